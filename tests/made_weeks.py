@@ -11,7 +11,7 @@ from typing import Final
 
 from gpuops.advise.desktop_sessions import match_machines, read_sessions
 from gpuops.extras.observe.blocks import FINE_S, MISSING, WHOLE, Block, steps_of_samples
-from gpuops.extras.observe.replay import STEP, DesktopNight, Sessions, desktop_night, hours_of, whole_nights
+from gpuops.extras.observe.replay import STEP, DesktopNight, Sessions, desktop_night, hours_of, complete_nights
 from gpuops.model.desktops.broker import DesktopMachine, DesktopSession, SessionState
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.measurements.measurement import CounterSeries, Measured, Samples, Span
@@ -121,7 +121,7 @@ def policy_of(rule: IdleRule) -> Policy:
 
 
 def nights() -> tuple[Night, ...]:
-    return whole_nights(policy_of(IdleRule(1)), MONDAY, SUNDAY)
+    return complete_nights(policy_of(IdleRule(1)), MONDAY, SUNDAY)
 
 
 def judge_night(desktop: MadeDesktop, rule: IdleRule, night: Night, *, sessions_known: bool = False) -> JudgedNight:

@@ -17,14 +17,14 @@ from gpuops.extras.observe.replay import (
     STEP,
     DesktopNight,
     PoolNight,
-    Untold,
+    UnknownUse,
+    complete_nights,
     desktop_night,
     gaps,
     hours_of,
     not_replayed,
     refusal,
     series_of,
-    whole_nights,
 )
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE, VGPU_USE, CounterSeries, Measured, Span
@@ -89,7 +89,7 @@ def test_a_replay_goes_by_what_nvidia_smi_told() -> None:
     quiet, busy = Measured(400, 400, 0.1), Measured(500, 500, 0.1)
     assert series_of(rule) == {CPU_MHZ, VGPU_USE}
     assert not_replayed(rule) == frozenset()
-    assert (by_smi(nothing).use, by_smi(nothing).because) == (Use.UNKNOWN, Untold.NVIDIA_SMI_MISSING)
+    assert (by_smi(nothing).use, by_smi(nothing).because) == (Use.UNKNOWN, UnknownUse.NVIDIA_SMI_MISSING)
     assert by_smi(nothing, replace(rule, required=None)).use is Use.IDLE
     assert by_smi([busy] * STEPS).use is Use.BUSY
     assert by_smi([busy] * STEPS, replace(rule, required=None)).use is Use.BUSY
@@ -164,7 +164,7 @@ def test_a_desktop_that_is_idle_only_after_the_closing_is_not_taken() -> None:
 
 def test_a_desktop_without_samples_at_a_look_is_unknown_whatever_was_before() -> None:
     cpu = steps(**{f"at_{place}": BUSY for place in range(4)}, at_m1=BUSY, at_4=None)
-    assert replay_night(cpu) == DesktopNight(Use.UNKNOWN, Untold.NO_SAMPLES)
+    assert replay_night(cpu) == DesktopNight(Use.UNKNOWN, UnknownUse.NO_SAMPLES)
 
 
 def test_nothing_is_harvested_after_the_moment_of_return() -> None:
@@ -176,20 +176,20 @@ def test_nothing_is_harvested_after_the_moment_of_return() -> None:
 
 
 def test_while_nobody_looked_nothing_is_known() -> None:
-    assert replay_night([None] * STEPS, looked=()) == DesktopNight(Use.UNKNOWN, Untold.NOT_OBSERVED)
+    assert replay_night([None] * STEPS, looked=()) == DesktopNight(Use.UNKNOWN, UnknownUse.NOT_OBSERVED)
 
 
 def test_the_reason_is_what_holds_for_the_most_of_the_night() -> None:
     """Used until 20:10, then off: from 20:15 on it has no samples, four looks of six."""
     cpu = [BUSY] * (BEFORE + 2) + [None] * (STEPS - BEFORE - 2)
-    assert replay_night(cpu) == DesktopNight(Use.UNKNOWN, Untold.NO_SAMPLES)
+    assert replay_night(cpu) == DesktopNight(Use.UNKNOWN, UnknownUse.NO_SAMPLES)
 
 
 def test_a_counter_of_the_pool_that_is_missing_is_not_zero() -> None:
     rule = IdleRule(500, 900, counters=((GPU_USE, 200),))
     quiet = [Measured(10, 20, 1.0)] * STEPS
     assert replay_night(steps(), quiet, rule=rule) == DesktopNight(Use.IDLE, harvested=minutes(60))
-    assert replay_night(steps(), [None] * STEPS, rule=rule) == DesktopNight(Use.UNKNOWN, Untold.COUNTER_MISSING)
+    assert replay_night(steps(), [None] * STEPS, rule=rule) == DesktopNight(Use.UNKNOWN, UnknownUse.COUNTER_MISSING)
     assert replay_night(steps(), [Measured(10, 200, 1.0)] * STEPS, rule=rule) == DesktopNight(Use.BUSY)
 
 
@@ -226,13 +226,13 @@ def test_a_night_counts_its_desktops() -> None:
             DesktopNight(Use.IDLE, false_idle=minutes(5)),
             DesktopNight(Use.IDLE, harvested=minutes(60), unwatched=True, used_later=True),
             DesktopNight(Use.BUSY),
-            DesktopNight(Use.UNKNOWN, Untold.SAMPLES_MISSING),
-            DesktopNight(Use.UNKNOWN, Untold.NOT_OBSERVED),
-            DesktopNight(Use.UNKNOWN, Untold.SAMPLES_MISSING),
+            DesktopNight(Use.UNKNOWN, UnknownUse.SAMPLES_MISSING),
+            DesktopNight(Use.UNKNOWN, UnknownUse.NOT_OBSERVED),
+            DesktopNight(Use.UNKNOWN, UnknownUse.SAMPLES_MISSING),
         ),
     )
     assert (night.taken, night.busy, night.unwatched, night.used_later) == (3, 1, 1, 1)
-    assert list(night.unknown.items()) == [(Untold.NOT_OBSERVED, 1), (Untold.SAMPLES_MISSING, 2)]
+    assert list(night.unknown.items()) == [(UnknownUse.NOT_OBSERVED, 1), (UnknownUse.SAMPLES_MISSING, 2)]
     assert (night.harvested, night.unseen) == (minutes(90), minutes(5))
     assert night.false_idle == (minutes(5), minutes(10))
 
@@ -241,11 +241,11 @@ def test_only_nights_that_opened_since_then_and_are_over_are_replayed() -> None:
     policy = Policy("p", (), windows=(Window(time(20), time(4), UTC, time(6)),))
     opens = DAY + timedelta(hours=20)
     since, until = opens, opens + timedelta(days=2, hours=10)
-    assert [night.opens for night in whole_nights(policy, since, until)] == [
+    assert [night.opens for night in complete_nights(policy, since, until)] == [
         opens + timedelta(days=number) for number in range(3)
     ]
-    assert len(whole_nights(policy, since + minutes(1), until - minutes(1))) == 1
-    assert whole_nights(Policy("p", ()), since, until) == ()
+    assert len(complete_nights(policy, since + minutes(1), until - minutes(1))) == 1
+    assert complete_nights(Policy("p", ()), since, until) == ()
 
 
 def test_a_pool_without_a_while_or_with_a_counter_that_is_not_kept_cannot_be_replayed() -> None:
@@ -255,7 +255,7 @@ def test_a_pool_without_a_while_or_with_a_counter_that_is_not_kept_cannot_be_rep
     assert refusal(pool(RULE)) is None
     assert (refusal(pool(IdleRule(500))) or [""])[
         0
-    ] == "its `idle` rule has no for_s, so it uses only the values of the moment, which are not stored"
+    ] == "its `idle` rule has no for_s, so it uses only current values, which are not stored"
     lacking = refusal(pool(IdleRule(500, 900, counters=(("disk.read.average", 1),))))
     assert lacking is not None
     assert lacking[0] == "gpuops observe does not store disk.read.average"

@@ -160,7 +160,7 @@ def test_what_hosts_tell_is_kept_beside_the_counters_and_what_they_do_not_is_mis
     inventory = lab.site.vcenter.inventory()
     assert (cycle.hosts_entered, cycle.hosts) == (1, 2)
     [message] = lab.said
-    assert message.startswith("not measured by its nvidia-smi: esx-02.lab: its SSH key is unknown, or not the one in")
+    assert message.startswith("nvidia-smi was not read: esx-02.lab: its SSH key is unknown, or not the one in")
     host = inventory.find_host(NAME)
     counters = (*SMI_GPU_COUNTERS, SMI_POWER_LIMIT)
     names = tuple(f"{name}@{gpu.address}" for name in counters for gpu in host.gpus)

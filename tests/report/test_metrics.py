@@ -65,7 +65,7 @@ def test_names_are_as_prometheus_wants_them() -> None:
     for name, family in NAMED.items():
         assert OF_QUERIES.fullmatch(name), name
         assert name.endswith("_total") is family.is_counter, name
-        assert family.says and "\n" not in family.says and "vcenter" not in family.labels
+        assert family.description and "\n" not in family.description and "vcenter" not in family.labels
         if name.endswith("_info"):
             assert family.labels
         if "timestamp" in name:

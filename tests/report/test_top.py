@@ -15,7 +15,7 @@ from gpuops.advise.gpu_counters import measured_use, numbers_by_gpu
 from gpuops.api import catalog_of
 from gpuops.extras.observe.current_use import newest
 from gpuops.extras.web.top import SortKey, Top, TopLevel, filter_and_sort, heading_lines
-from gpuops.extras.web.top_table import bar, picture, top_document, top_text
+from gpuops.extras.web.top_table import bar, screen_lines, top_document, top_text
 from gpuops.extras.web.top_view import TopView, view_after_key, visible_rows
 from gpuops.model.devices.gpu import GpuHealth, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.measurements.measurement import CurrentUse, MeasuredUse
@@ -112,7 +112,7 @@ def test_what_is_not_known_is_no_zero() -> None:
     assert [line.split()[4] for line in text.splitlines()[2:]] == ["40", "?", "?"]
     document = top_document(top(), TopLevel.GPUS, top().rows(TopLevel.GPUS))
     assert [row.utilization_percent for row in document.rows] == [40.0, None, None]
-    assert "40 % used (1 of them measured)" in plain(heading_lines(top()))
+    assert "40 % used on average (1 GPU measured)" in plain(heading_lines(top()))
 
 
 def test_unknown_figures_are_last_whatever_is_sorted_by() -> None:
@@ -189,7 +189,7 @@ def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width: int, he
     view = TopView()
     for key in keys:
         view = view_after_key(view, key, top(), max(1, height - 5)) or view
-    lines = list(picture(top(), view, width, height, "vCenter is away"))
+    lines = list(screen_lines(top(), view, width, height, "vCenter is away"))
     texts = ["".join(text for text, _ in line) for line in lines]
     assert len(lines) <= max(height, 6)
     assert all(unicodedata.category(character) not in ("Cc", "Cf") for text in texts for character in text)

@@ -19,7 +19,7 @@ import pytest
 
 from gpuops.errors import NotConnected
 from gpuops.extras.web.http.access import Access
-from gpuops.extras.web.http.current import Current, FleetRead, Following
+from gpuops.extras.web.http.current import Current, FleetFollower, FleetRead
 from gpuops.extras.web.http.web_server import WebServer, serving
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import sim_client
@@ -63,7 +63,7 @@ class Served:
     fleet: CannedFleet
     said: list[str]
     metrics: list[Current] = field(default_factory=list)
-    _following: Following | None = None
+    _following: FleetFollower | None = None
 
     @property
     def url(self) -> str:
@@ -72,8 +72,8 @@ class Served:
     def look(self) -> bool:
         """Read once and send the edition to all watchers."""
         if self._following is None:
-            self._following = Following(lambda: self.fleet, self.server.tell, self.said.append)
-        return self._following.look()
+            self._following = FleetFollower(lambda: self.fleet, self.server.tell, self.said.append)
+        return self._following.read_once()
 
     def get(self, path: str = "/", method: str = "GET", **options: Any) -> httpx.Response:
         with httpx.Client(base_url=self.url, timeout=30, trust_env=False) as client:

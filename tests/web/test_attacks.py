@@ -134,7 +134,7 @@ def test_a_body_that_never_ends_holds_its_connection_no_longer(serve: Serve, mon
 @pytest.mark.long
 def test_who_does_not_take_an_answer_is_left(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """And of a page of 30 MB a kernel's buffers hold a part alone, and the server one piece."""
-    monkeypatch.setattr(server, "TAKE_S", 0.5)
+    monkeypatch.setattr(server, "SEND_S", 0.5)
     served = serve(report={"read_at": "2031-01-01T00:00:00+00:00", "text": "x" * 30_000_000})
     assert served.look()
     clients = [served.connected() for _ in range(20)]

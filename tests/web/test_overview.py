@@ -66,7 +66,7 @@ def sites(reported: Reported) -> Iterator[Sites]:
         metrics = lambda name, now: f"{name or 'all'}\n".encode()  # noqa: E731
         messages: list[str] = []
         with serving_sites(listener, NAMES, Access(), metrics, messages.append) as server:
-            server.tell(overview.begin())
+            server.tell(overview.unread())
             yield Sites(f"http://127.0.0.1:{listener.getsockname()[1]}", server, overview, dict(reported.document))
         assert messages == []
 

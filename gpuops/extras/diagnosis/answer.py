@@ -1,13 +1,11 @@
-"""Names the component at fault: by a rule if one is certain, otherwise by a model.
+"""Diagnoses a case: names the component at fault, by a rule if one counter or fact proves it, otherwise by a model.
 
 Counters that contradict each other are left out first, because at least one of them would mislead the model.
 
-Rules for causes that one counter or one fact proves, whatever the other counters show.
-
-Lists the counters that each component needs, and the components that a case allows no verdict about.
-
-Where a component has no counter of its own, the model would go by habits of the cases that it learned from: "less use
-of the GPU" is a sign of nearly everything. The answer then names what is needed in place of a verdict."""
+A component is judged only if the case has its own counters (`NEEDS`). Without them the model would go by habits of the
+cases that it learned from: "less use of the GPU" is a sign of nearly every fault. The diagnosis then names the missing
+counters in place of a verdict.
+"""
 
 from __future__ import annotations
 
@@ -40,20 +38,20 @@ class CounterSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CounterNeed:
-    """What makes a component tellable: one of `series`, one of `beside` and one of `facts`, as far as they are set."""
+    """What a verdict about a component needs: one each of `series`, `other_series` and `facts`, where these are set."""
 
     sources: tuple[CounterSource, ...]
     """Each of these alone is enough."""
     words: str
-    """What is needed, in words for people."""
+    """The need in words, for messages."""
     series: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    other_series: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
 
     def is_met(self, measured_series: frozenset[str], facts: CaseFacts) -> bool:
         return (
             (not self.series or not measured_series.isdisjoint(self.series))
-            and (not self.beside or not measured_series.isdisjoint(self.beside))
+            and (not self.other_series or not measured_series.isdisjoint(self.other_series))
             and (not self.facts or any(getattr(facts, name) is not None for name in self.facts))
         )
 
@@ -93,14 +91,14 @@ NEEDS: Final[Mapping[Component, CounterNeed]] = {
     ),
     Component.DRIVER: CounterNeed(_BOTH, "the use of the VM's vGPU", _VM_USE),
 }
-"""By component. A component that one of the asked sources makes tellable counts as missed where it is not named."""
+"""What a verdict about each component needs."""
 
 
 def untellable(case: DiagnosisCase) -> frozenset[Component]:
     """Return the components that this case allows no verdict about: their own counters or facts are missing."""
     measured_series = frozenset(name for name, samples in case.series.items() if not np.isnan(samples).all())
     if measured_series >= _GPU_WITHOUT_VM:
-        measured_series |= {f"vm:{GPU_USE}"}  # `channels` subtracts
+        measured_series |= {f"vm:{GPU_USE}"}  # `channels` computes it: the use of the GPU without the neighbours
     return frozenset(component for component in FAULTS if not NEEDS[component].is_met(measured_series, case.facts))
 
 
@@ -110,26 +108,26 @@ def tellable_by(*sources: CounterSource) -> frozenset[Component]:
 
 
 REMOTE: Final = 0.2
-"""From this share of its memory at another NUMA node than its GPU on, remote memory is a cause."""
+"""Remote memory is a cause if at least this share of it is at another NUMA node than the GPU."""
 SLOWED: Final = 0.1
-"""The share of the looks in which a GPU must be slowed: one that only touches its limit is not at fault."""
+"""The share of the readings in which a GPU must be slowed: one that only touches its limit is not at fault."""
 LEAST_SLOWED: Final = 3
-"""The least number of such looks: two hours have six, so that a single one would be more than a tenth."""
+"""The least number of such readings: two hours have six, so that a single one would be more than a tenth."""
 NEARLY_FULL: Final = 0.8
 """A frame buffer that is never used to this share is not full; averages of five minutes hide short peaks."""
 
 
 def certain(case: DiagnosisCase) -> Mapping[Component, str]:
     """Return each component that is certainly at fault, with the number that proves it; missing counters prove none."""
-    of, facts = states(case), case.facts
+    state, facts = states(case), case.facts
     causes: dict[Component, str] = {}
     licensed, width = (
-        _without_gaps(of["licensed"]),
+        _without_gaps(state["licensed"]),
         _without_gaps(case.series.get("gpu:smi.gpu.pcieWidth.latest", np.zeros(0))),
     )
-    errors = _without_gaps(of["new ECC errors"])
+    errors = _without_gaps(state["new ECC errors"])
     if len(licensed) and (licensed == 0).any():
-        causes[Component.LICENCE] = f"without a licence in {(licensed == 0).mean():.0%} of the looks"
+        causes[Component.LICENCE] = f"without a licence in {(licensed == 0).mean():.0%} of the readings"
     if facts.pcie_width and len(width) and width.min() < facts.pcie_width:
         causes[Component.PCIE_LINK] = f"{width.min():.0f} lanes, it should have {facts.pcie_width}"
     if len(errors) and errors.max() > 0:
@@ -140,25 +138,27 @@ def certain(case: DiagnosisCase) -> Mapping[Component, str]:
         )
     if facts.remote_memory is not None and facts.remote_memory >= REMOTE:
         causes[Component.REMOTE_NUMA] = f"{facts.remote_memory:.0%} of its memory is at another NUMA node than its GPU"
-    slowed = {word: _without_gaps(of[f"slowed by {word}"]) for word in ("heat", "power")}
-    for word, looks in slowed.items():
-        if looks.sum() >= LEAST_SLOWED and looks.mean() >= SLOWED:
-            causes[Component.THROTTLING] = f"slowed by {word} in {looks.mean():.0%} of the looks"
+    slowed = {word: _without_gaps(state[f"slowed by {word}"]) for word in ("heat", "power")}
+    for word, readings in slowed.items():
+        if readings.sum() >= LEAST_SLOWED and readings.mean() >= SLOWED:
+            causes[Component.THROTTLING] = f"slowed by {word} in {readings.mean():.0%} of the readings"
     return causes
 
 
 def ruled_out(case: DiagnosisCase) -> frozenset[Component]:
-    """Return the components that are certainly not at fault: every look shows the intended state."""
-    of, facts = states(case), case.facts
+    """Return the components that are certainly not at fault: every reading shows the intended state."""
+    state, facts = states(case), case.facts
     excluded = set()
-    looks = (
-        (Component.LICENCE, _without_gaps(of["licensed"]), 1.0),
-        (Component.PCIE_LINK, _without_gaps(of["link"]), 1.0),
+    least_allowed = (
+        (Component.LICENCE, _without_gaps(state["licensed"]), 1.0),
+        (Component.PCIE_LINK, _without_gaps(state["link"]), 1.0),
         # negated, so that its least allowed number is 0, as that of the others is 1
-        (Component.ECC, -_without_gaps(of["new ECC errors"]), 0.0),
+        (Component.ECC, -_without_gaps(state["new ECC errors"]), 0.0),
     )
-    # one or two looks are too few to exclude a component
-    excluded |= {component for component, samples, least in looks if len(samples) > 2 and samples.min() >= least}
+    # one or two readings are too few to exclude a component
+    excluded |= {
+        component for component, samples, least in least_allowed if len(samples) > 2 and samples.min() >= least
+    }
     if facts.host_driver and facts.guest_driver and facts.guest_driver <= facts.host_driver:
         excluded.add(Component.DRIVER)
     memory = _without_gaps(case.series.get(f"vm:{GPU_MEMORY}", np.zeros(0)))
@@ -183,7 +183,7 @@ TOLERANCE: Final = 1_000
 """A tenth of a GPU in hundredths of a percent: counters of a VM and of its GPU are sampled at other moments."""
 MOST_STEPS: Final = 0.25
 """The share of the steps in which counters may contradict each other by chance: their windows differ by a sample."""
-_WHOLE: Final = 10_000
+_FULL_USE: Final = 10_000
 _VM, _GPU, _OTHERS = (f"{of}:{GPU_USE}" for of in ("vm", "gpu", "neighbours"))
 
 
@@ -202,7 +202,7 @@ def without_contradictions(case: DiagnosisCase) -> tuple[DiagnosisCase, tuple[st
         )
         for name in (_VM, _GPU, _OTHERS):
             series.pop(name, None)
-    elif vm is not None and neighbours is not None and _contradict(vm + neighbours, np.full(len(vm), float(_WHOLE))):
+    elif vm is not None and neighbours is not None and _contradict(vm + neighbours, np.full(len(vm), float(_FULL_USE))):
         notes.append(
             f"the VMs on its GPU together use {_mean(vm + neighbours)} of it: what its neighbours use is unknown"
         )
@@ -211,12 +211,13 @@ def without_contradictions(case: DiagnosisCase) -> tuple[DiagnosisCase, tuple[st
 
 
 def _contradict(part: NDArray[np.float64], whole: NDArray[np.float64]) -> bool:
+    """Return whether a part is larger than the whole in more than `MOST_STEPS` of the steps."""
     comparable = ~(np.isnan(part) | np.isnan(whole))
     return bool(comparable.any() and (part[comparable] > whole[comparable] + TOLERANCE).mean() > MOST_STEPS)
 
 
 def _mean(samples: NDArray[np.float64]) -> str:
-    return f"{np.nanmean(samples) / _WHOLE:.0%}"
+    return f"{np.nanmean(samples) / _FULL_USE:.0%}"
 
 
 Floats = NDArray[np.float64]
@@ -224,10 +225,10 @@ Floats = NDArray[np.float64]
 CERTAIN: Final = 0.99
 """The probability of a component that a rule names: counters may be wrong."""
 WEIGHT_OF_NONE: Final = 0.8
-"""Half of the training cases have no fault; of the VMs that a user asks about, fewer have none."""
+"""Half of the training cases have no fault, but VMs that a user asks about have one more often."""
 LEAST: Final = 0.1
 """Components below this probability are not shown."""
-LOOKED_AT: Final[dict[Component, tuple[str, ...]]] = {
+SHOWN_CHANNELS: Final[dict[Component, tuple[str, ...]]] = {
     Component.NONE: ("gpu use", "GPU total", "ready", "frame buffer"),
     Component.NOISY_NEIGHBOUR: ("gpu use", "neighbours' use", "GPU total"),
     Component.SCHEDULER: ("gpu use", "use of its part", "GPU total"),
@@ -265,7 +266,7 @@ class Diagnosis:
     suspects: tuple[Suspect, ...]
     """Empty = no rule is certain, and there is no model."""
     untellable: tuple[Component, ...] = ()
-    """Components without a counter of their own in this case: no verdict about them (`tellable.NEEDS`)."""
+    """Components without a counter of their own in this case: no verdict about them (`NEEDS`)."""
     contradictions: tuple[str, ...] = ()
     """Counters that contradict each other, in words: they were treated as unknown."""
 
@@ -321,7 +322,7 @@ class JudgedCases:
 
     cases: tuple[tuple[LabelledCase, Diagnosis], ...]
     right: float
-    """The share of components that are right, 0 to 1 (`advise.diagnosis.judging`)."""
+    """The share of components that are right, 0 to 1 (`learning.components_right`)."""
     model: Forest
 
 
@@ -330,9 +331,9 @@ def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
 
     A component that a rule names has `CERTAIN`. A component that a rule excludes, or that has no counters of its own,
     has 0. If `none` is the most probable component, it gets the shares that the model gave to these. If a fault is the
-    most probable one, `none` has 0, because "no fault" is no alternative to it.
+    most probable one, `none` has 0, so that only faults are shown.
     """
-    none = COMPONENTS.index(Component.NONE)
+    none = COMPONENTS.index(Component.NONE)  # its column
     cases = [without_contradictions(case)[0] for case in cases]
     rows = np.zeros((len(cases), len(COMPONENTS))) if model is None else model.probabilities(features(cases))
     rows[:, none] *= WEIGHT_OF_NONE
@@ -371,9 +372,9 @@ def diagnose_cases(cases: Sequence[DiagnosisCase], model: Forest | None) -> tupl
 
 def _evidence(case: DiagnosisCase, component: Component) -> tuple[str, ...]:
     """Return the mean and the highest value of the channels shown for a component, as far as they are known."""
-    of, texts = channels(case), []
-    for channel in LOOKED_AT[component]:
-        samples = of[channel][~np.isnan(of[channel])]
+    samples_by_channel, texts = channels(case), []
+    for channel in SHOWN_CHANNELS[component]:
+        samples = _without_gaps(samples_by_channel[channel])
         if len(samples):
             mean, highest = (_format(channel, float(number)) for number in (samples.mean(), samples.max()))
             texts.append(f"{channel} {mean}, at most {highest}")

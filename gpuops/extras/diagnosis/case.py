@@ -1,10 +1,10 @@
-"""A case: one VM's series of counters and facts over some hours, labelled with the component at fault if that is known.
+"""A case: the series of counters and the facts of one VM over some hours, and the component at fault if it is known.
 
 The name of a series has an entity and a counter, such as `vm:cpu.ready.summation`. Entities:
 
     vm          the VM itself
     host        the host that it runs on
-    gpu         the GPU of the host that has its vGPU; several vGPUs are not kept apart
+    gpu         the GPU that has its vGPU; there is none if the VM has several vGPUs
     neighbours  the other VMs on that GPU together
 
 Units are those of the counters (`gpuops.model.measurements.measurement`): percentages in hundredths, kB, kB/s, ms.
@@ -41,9 +41,9 @@ class Component(StrEnum):
 
     NONE = "none"
     NOISY_NEIGHBOUR = "noisy-neighbour"
-    """Others on its GPU take what it wants."""
+    """Other VMs on its GPU take the time that it needs."""
     SCHEDULER = "scheduler"
-    """Equal or fixed share keeps it from time of the GPU that no other vGPU uses."""
+    """Equal or fixed share limits the VM, although the other vGPUs leave time of the GPU unused."""
     LICENCE = "licence"
     """Its vGPU has no licence and runs at reduced speed."""
     THROTTLING = "throttling"
@@ -61,7 +61,7 @@ class Component(StrEnum):
     MEMORY_RECLAIMED = "memory-reclaimed"
     """Its memory is swapped or ballooned."""
     DATASTORE = "datastore"
-    """The latency of its datastore."""
+    """Its datastore has a high latency."""
     NETWORK = "network"
     """Packets are lost."""
     DRIVER = "driver"
@@ -86,7 +86,7 @@ WORDS: Final = {
     Component.NETWORK: "network loss",
     Component.DRIVER: "host and guest driver",
 }
-"""As people say them."""
+"""The name of each component in messages."""
 
 
 Count = Annotated[int, Meta(ge=1, le=10**9)]
@@ -138,12 +138,12 @@ SERIES: Final = tuple(
 )
 @dataclass(frozen=True, slots=True)
 class CaseFacts:
-    """What is known of the VM, its host and its GPU beside counters; each may be left out."""
+    """Facts about the VM, its host and its GPU in addition to counters; None = unknown."""
 
     vcpus: Count | None = None
     memory_mib: Count | None = None
     cpu_mhz: Count | None = None
-    """Of one core of its host."""
+    """The speed of one core of its host."""
     host_cores: Count | None = None
     host_memory_mib: Count | None = None
     vgpu_mib: Count | None = None
@@ -168,17 +168,17 @@ class CaseFacts:
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisCase:
-    """What is known of one VM in a while."""
+    """The series and facts of one VM in a period."""
 
     step_s: int
     series: Mapping[str, NDArray[np.float64]]
-    """By name, all equally long, oldest first; NaN = missing."""
+    """The samples by name of the series (SERIES), all equally long, oldest first; NaN = missing."""
     facts: CaseFacts = field(default_factory=CaseFacts)
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledCase:
-    """A case of which it is known what was at fault."""
+    """A case with the components that were at fault."""
 
     name: str
     case: DiagnosisCase
@@ -186,8 +186,8 @@ class LabelledCase:
     """Empty = nothing."""
 
 
-def plain(case: LabelledCase) -> dict[str, Any]:
-    """Return the case as a line of a file of cases, which `gpuops.extras.diagnosis.case_file` reads."""
+def case_line(case: LabelledCase) -> dict[str, Any]:
+    """Return the case as a JSON object: a line of a file of cases, which `case_file` reads."""
     facts = to_stored(case.case.facts)
     return {
         "name": case.name,

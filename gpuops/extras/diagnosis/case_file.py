@@ -1,4 +1,4 @@
-"""Labelled cases that were made elsewhere, as JSON lines: one case a line, `gpuops schema case` has the keys."""
+"""Reads labelled cases from files: one JSON object on each line (`gpuops schema case` has its keys)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ Number = Annotated[float, Meta(ge=0, le=1e15)]
 Series = dict[str, list[Number | None]]
 
 
-def _of_counters(series: Series) -> Series:
+def _checked_series(series: Series) -> Series:
+    """Return the series unchanged. Raises ValueError for unknown names and lengths that are not allowed."""
     unknown = sorted(series.keys() - set(SERIES))
     if unknown:
         raise ValueError(f"{unknown[0][:80]!r} is not a series: write vm:, host:, gpu: or neighbours:, then a counter")
     if not series or len({len(samples) for samples in series.values()}) != 1:
-        raise ValueError("should have series, all equally long")
+        raise ValueError("should have at least one series, and all series equally long")
     if not 1 <= len(next(iter(series.values()))) <= MOST_STEPS:
-        raise ValueError(f"should have 1 to {MOST_STEPS} steps")
+        raise ValueError(f"each series should have 1 to {MOST_STEPS} steps")
     return series
 
 
@@ -42,13 +43,14 @@ class CaseLine(Section, kw_only=True):
     """Empty = nothing."""
     step_s: Annotated[int, Meta(ge=1, le=86_400)] = 300
     facts: CaseFacts = CaseFacts()
-    series: Annotated[Series, Reads(_of_counters, Series)]
+    series: Annotated[Series, Reads(_checked_series, Series)]
 
     def __post_init__(self) -> None:
         if Component.NONE in self.at_fault and len(self.at_fault) > 1:
-            raise ValueError("at_fault: none excludes other components")
+            raise ValueError("at_fault: leave out `none` or the other components")
 
     def labelled(self) -> LabelledCase:
+        """Return the case of this line; `none` as the component at fault becomes the empty set."""
         series = {name: np.array(samples, dtype=float) for name, samples in self.series.items()}
         return LabelledCase(
             self.name,
@@ -71,15 +73,15 @@ def load_cases(folder: Path) -> tuple[LabelledCase, ...]:
         cases += [parse_case(line, f"{file}:{at}") for at, line in enumerate(text.splitlines(), 1) if line.strip()]
         if len(cases) > MOST_CASES:
             raise UsageError(
-                f"{folder} has more than {MOST_CASES} cases", hint="put some of the cases into another directory"
+                f"{folder} has more than {MOST_CASES} cases", hint="put some of its files into another directory"
             )
     if not cases:
-        raise UsageError(f"{folder}: its files contain no case", hint=_HINT)
+        raise UsageError(f"the files *.jsonl in {folder} contain no case", hint=_HINT)
     return tuple(cases)
 
 
 def parse_case(text: str, where: str) -> LabelledCase:
-    """The case of one line. Raises UsageError with `where` it stands."""
+    """Return the case of one line. Raises UsageError; `where`: the file and line, for its message."""
     try:
         return decode(CaseLine, parse_json(text), strict=False).labelled()
     except WrongContent as error:

@@ -1,4 +1,4 @@
-"""Counters of a case as shares of the capacity, so that VMs, GPUs and hosts of any size compare."""
+"""Channels: the counters of a case as shares of the capacity, so that VMs, GPUs and hosts of any size compare."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from gpuops.extras.diagnosis.case import DiagnosisCase
 Floats = NDArray[np.float64]
 
 _SAMPLE_MS: Final = 20_000
-_WHOLE: Final = 10_000.0
-"""Percentages are in hundredths."""
+"""How long a sample of vCenter's counters is."""
+_FULL_USE: Final = 10_000.0
+"""100 %, in the hundredths of a percent of a counter."""
 
 CHANNELS: Final = {
     "gpu use": "of the GPU by the VM",
@@ -44,13 +45,13 @@ CHANNELS: Final = {
     "power": "of its limit",
     "clock": "of the clock it reaches under load",
     "clock under load": "the same, where it is used",
-    "slowed by heat": "of the looks",
-    "slowed by power": "of the looks",
+    "slowed by heat": "of the readings",
+    "slowed by power": "of the readings",
     "new ECC errors": "since the step before, as a logarithm",
     "link": "of the lanes that it should have",
     "licensed": "1 = it is",
 }
-"""Each channel with its meaning."""
+"""The meaning of each channel. The order is that of the series in `channels`."""
 _STATES: Final = (
     "gpu:smi.gpu.slowedByHeat.latest",
     "gpu:smi.gpu.slowedByPower.latest",
@@ -69,23 +70,28 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
     def counter(name: str) -> Floats:
         return case.series.get(name, np.full(steps, np.nan))
 
-    def of(name: str, whole: float | None) -> Floats:
-        """Return the counter as a share of the capacity `whole`."""
-        return counter(name) / whole if whole else np.full(steps, np.nan)
+    def share(name: str, capacity: float | None) -> Floats:
+        """Return the counter as a share of the capacity; NaN if that is unknown."""
+        return counter(name) / capacity if capacity else np.full(steps, np.nan)
 
     kb = 1024  # a MiB, because vCenter's memory counters are in KB
-    use = _first_known(of("vm:gpu.utilization.average", _WHOLE), of("vm:smi.vgpu.utilization.latest", _WHOLE))
-    total = _first_known(of("gpu:gpu.utilization.average", _WHOLE), of("gpu:smi.gpu.utilization.latest", _WHOLE))
-    neighbour_use = of("neighbours:gpu.utilization.average", _WHOLE)
+    use = _first_known(
+        share("vm:gpu.utilization.average", _FULL_USE), share("vm:smi.vgpu.utilization.latest", _FULL_USE)
+    )
+    total = _first_known(
+        share("gpu:gpu.utilization.average", _FULL_USE), share("gpu:smi.gpu.utilization.latest", _FULL_USE)
+    )
+    neighbour_use = share("neighbours:gpu.utilization.average", _FULL_USE)
     use, neighbour_use = (
-        _first_known(use, np.maximum(total - neighbour_use, 0)),  # a use without a counter is what the others leave
+        # a use without a counter is the difference of the other two
+        _first_known(use, np.maximum(total - neighbour_use, 0)),
         _first_known(neighbour_use, np.maximum(total - use, 0)),
     )
-    cpu = of("vm:cpu.usagemhz.average", _times(facts.vcpus, facts.cpu_mhz))
+    cpu = share("vm:cpu.usagemhz.average", _product(facts.vcpus, facts.cpu_mhz))
     latency, disk = np.log1p(counter("vm:disk.maxTotalLatency.latest")), np.log1p(counter("vm:disk.usage.average"))
     net = counter("vm:net.usage.average")
     dropped = counter("vm:net.droppedRx.summation") + np.nan_to_num(counter("vm:net.droppedTx.summation"))
-    clock = of("gpu:smi.gpu.clock.latest", facts.clock_mhz)
+    clock = share("gpu:smi.gpu.clock.latest", facts.clock_mhz)
     series = (  # in the order of CHANNELS
         use,
         use / np.maximum(1 - neighbour_use, 0.02),
@@ -93,25 +99,25 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
         total,
         use * (facts.most_per_gpu or np.nan),
         use * (facts.sharers or np.nan),
-        of("vm:gpu.mem.used.average", _times(facts.vgpu_mib, kb)),
-        of("gpu:gpu.mem.used.average", _times(facts.gpu_mib, kb)),
+        share("vm:gpu.mem.used.average", _product(facts.vgpu_mib, kb)),
+        share("gpu:gpu.mem.used.average", _product(facts.gpu_mib, kb)),
         cpu,
         cpu / np.maximum(use, 0.01),
-        of("vm:cpu.ready.summation", _times(facts.vcpus, _SAMPLE_MS)),
-        of("vm:mem.active.average", _times(facts.memory_mib, kb)),
-        of("vm:mem.consumed.average", _times(facts.memory_mib, kb)),
-        of("vm:mem.vmmemctl.average", _times(facts.memory_mib, kb)),
-        of("vm:mem.swapped.average", _times(facts.memory_mib, kb)),
+        share("vm:cpu.ready.summation", _product(facts.vcpus, _SAMPLE_MS)),
+        share("vm:mem.active.average", _product(facts.memory_mib, kb)),
+        share("vm:mem.consumed.average", _product(facts.memory_mib, kb)),
+        share("vm:mem.vmmemctl.average", _product(facts.memory_mib, kb)),
+        share("vm:mem.swapped.average", _product(facts.memory_mib, kb)),
         latency,
         disk,
         latency - 0.3 * disk,  # the latency that the load of the disk does not explain
         np.log1p(net),
         np.log1p(dropped),
         np.log1p(1000 * dropped / np.maximum(net, 1)),
-        of("host:cpu.usagemhz.average", _times(facts.host_cores, facts.cpu_mhz)),
-        of("host:mem.consumed.average", _times(facts.host_memory_mib, kb)),
+        share("host:cpu.usagemhz.average", _product(facts.host_cores, facts.cpu_mhz)),
+        share("host:mem.consumed.average", _product(facts.host_memory_mib, kb)),
         _first_known(counter("gpu:gpu.temperature.average"), counter("gpu:smi.gpu.temperature.latest")),
-        of("gpu:gpu.power.used.latest", facts.power_limit_w),
+        share("gpu:gpu.power.used.latest", facts.power_limit_w),
         clock,
         np.where(total > 0.1, clock, np.nan),  # an idle GPU lowers its clock
         *states(case).values(),
@@ -120,7 +126,7 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
 
 
 def states(case: DiagnosisCase) -> Mapping[str, Floats]:
-    """Return the last of CHANNELS alone, which the rules use: the state of GPU and licence by nvidia-smi."""
+    """Return only the channels of STATES, which the rules use: the state of GPU and licence by nvidia-smi."""
     unknown = np.full(_steps(case), np.nan)
     heat, power, errors, width, licensed = (case.series.get(name, unknown) for name in _STATES)
     lanes = case.facts.pcie_width
@@ -132,7 +138,7 @@ def _steps(case: DiagnosisCase) -> int:
     return max((len(samples) for samples in case.series.values()), default=0)
 
 
-def _times(count: int | None, unit: int | None) -> float | None:
+def _product(count: int | None, unit: int | None) -> float | None:
     return None if count is None or unit is None else float(count * unit)
 
 

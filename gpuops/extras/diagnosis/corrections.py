@@ -1,7 +1,7 @@
-"""Applies what people found to the next diagnosis of the same VM, owner or image, before any model learns from it.
+"""Applies what admins found to the next diagnosis of the same VM, owner or image, before any model learns from it.
 
-Pure. A model learns slowly: ten corrections among 2,600 made cases move few leaves. Where people said of a VM that it
-was not what the model named first, the model is not asked the same question again.
+Pure. A model learns slowly: ten corrections among 2,600 generated cases change few leaves. So if admins found that the
+first suspect of the model was wrong for a VM, their finding takes its place at once.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gpuops.model.vcenter.vm import Vm
 
 OWNER: Final = OwnerKey("attribute", "gpuops.owner")
 CORRECTED: Final = 0.9
-"""The probability of what all corrections agree on: people err."""
+"""The probability of a component on which the corrections agree; less than 1, because people err."""
 LEAST_OF_OTHERS: Final = 2
-"""So many settled diagnoses of other VMs must agree, so that one wrong correction reaches one VM alone."""
+"""This many findings about other VMs must agree, so that one wrong correction affects only its own VM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +29,20 @@ class SettledDiagnosis:
     vm: str
     """Its managed object id."""
     named: Component
-    """What had been named first."""
+    """The first suspect of the diagnosis."""
     cause: Component
-    """What it was."""
+    """The component that was at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalCorrections:
-    """What people found, by VM, owner and image."""
+    """What people found, by group of VMs: the VM itself, its image, its owner."""
 
     by_group: Mapping[tuple[str, ...], tuple[SettledDiagnosis, ...]]
 
     @classmethod
     def of(cls, settled: Iterable[SettledDiagnosis], vms: Mapping[str, Vm]) -> LocalCorrections:
-        """Sort the diagnoses by the groups that their VMs are in now; those of removed VMs are left out."""
+        """Return the diagnoses by the groups that their VMs are in now; those of removed VMs are left out."""
         by_group: dict[tuple[str, ...], list[SettledDiagnosis]] = {}
         for finding in settled:
             if finding.vm in vms:
@@ -71,9 +71,9 @@ class LocalCorrections:
 
 
 def _groups(vm: Vm) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of a VM: the VM itself, the VMs made alike, and those of its owner.
+    """Return the groups of a VM: the VM itself, the VMs of its image, and those of its owner.
 
-    vCenter keeps no image: VMs are made alike where folder, vGPU profiles and their names up to the number agree.
+    vCenter does not store an image: VMs with the same folder, vGPU profiles and name without its number share one.
     """
     owner = OWNER.of(vm)
     image = ("image", vm.folder, vm.name.rstrip("0123456789"), *vm.profiles)
@@ -90,10 +90,11 @@ def _agreement(findings: Collection[SettledDiagnosis], least: int) -> tuple[Comp
 
 
 def _replace_first_suspect(diagnosis: Diagnosis, component: Component, why: str, group: str) -> Diagnosis:
-    first = diagnosis.suspects[0]
-    if component is first.component:
+    named = diagnosis.suspects[0].component
+    if component is named:
         return diagnosis
     further_suspects = [suspect for suspect in diagnosis.suspects[1:] if suspect.component is not component]
+    # the model's other suspects cannot be more probable than the finding leaves
     doubted = [replace(suspect, probability=min(suspect.probability, 1 - CORRECTED)) for suspect in further_suspects]
-    corrected = Suspect(component, CORRECTED, (f"{why} on this {group}, not {first.component.value}",), by_rule=False)
+    corrected = Suspect(component, CORRECTED, (f"{why} on this {group}, not {named.value}",), by_rule=False)
     return replace(diagnosis, suspects=(corrected, *(suspect for suspect in doubted if suspect.probability >= LEAST)))

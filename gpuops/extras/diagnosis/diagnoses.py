@@ -1,10 +1,10 @@
-"""Stores diagnoses, their corrections and the model as files in the state directory, without names of VMs.
+"""Stores diagnoses, their corrections and the model as files in the state directory. They contain no names of VMs.
 
 `diagnosis/model.json` is the model. `diagnosis/cases/ID.json` is a case with its diagnosis, the VM (id), the time and,
 after an admin confirmed or corrected it, the component at fault.
 
-They are no records of the book of a vCenter: `diagnose confirm`, `correct` and `train` use those of all vCenters, and
-connect to none.
+They are not in the journal of a vCenter, because `diagnose confirm`, `correct` and `train` use the files of all
+vCenters and connect to none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import msgspec
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.state.state_dir import prepare_state_dir
 from gpuops.extras.diagnosis.answer import StoredDiagnosis, Suspect
-from gpuops.extras.diagnosis.case import Component, DiagnosisCase, LabelledCase, plain
+from gpuops.extras.diagnosis.case import Component, DiagnosisCase, LabelledCase, case_line
 from gpuops.extras.diagnosis.case_file import parse_case
 from gpuops.extras.diagnosis.corrections import SettledDiagnosis
 from gpuops.extras.diagnosis.model import Forest, from_document, to_document
@@ -36,12 +36,12 @@ MOST_OPEN: Final = 500
 """The number of diagnoses that are kept without a confirmation or correction; the newest are kept."""
 SHIPPED_MODEL: Final = "shipped_model.json.gz"
 _ID: Final = re.compile(r"d-[0-9a-f]{10}")
-_TRAIN: Final = "gpuops then uses the model that it comes with; gpuops diagnose train makes a new one"
+_AFTER_MOVE: Final = "gpuops then uses the model that it comes with; gpuops diagnose train makes a new one"
 
 
 @lru_cache(maxsize=1)
 def shipped_model() -> Forest:
-    """Return the model that comes with gpuops; `make model` trains it with made-up cases only."""
+    """Return the model that comes with gpuops; `make model` trains it with generated cases only."""
     packed = files(__package__).joinpath(SHIPPED_MODEL).read_bytes()
     return from_document(json.loads(gzip.decompress(packed)))
 
@@ -96,7 +96,8 @@ class Diagnoses:
             return from_document(json.loads(self._model.read_text(encoding="utf-8")))
         except (OSError, ValueError, RecursionError) as error:
             raise StateDamaged(
-                f"the model {self._model} cannot be read: {error}", hint=f"move it aside: {_TRAIN}"
+                f"the model {self._model} cannot be read: {error}",
+                hint=f"move the file to another directory: {_AFTER_MOVE}",
             ) from error
 
     def set_model(self, model: Forest) -> None:
@@ -104,34 +105,34 @@ class Diagnoses:
         write_private(self._model, json.dumps(to_document(model), separators=(",", ":")))
 
     def note(self, vcenter: str, vm: str, case: DiagnosisCase, suspects: Sequence[Suspect], at: datetime) -> str:
-        """Store the suspects of a VM (id) at that time, and return the id for `confirm` and `correct`."""
-        case_text = json.dumps(plain(LabelledCase(vm, case, frozenset())), sort_keys=True)
+        """Store the suspects of a VM (managed object id) at that time; return the id of the diagnosis."""
+        case_text = json.dumps(case_line(LabelledCase(vm, case, frozenset())), sort_keys=True)
         name = f"d-{hashlib.sha256(f'{vcenter} {case_text}'.encode()).hexdigest()[:10]}"
         path = self._path(name)
         # if the same case was diagnosed before, what people found about it is kept
         old_record = self._read(path) if path.exists() else {}
         self._prepare()
-        suspected = [
+        suspect_records = [
             _SuspectRecord(suspect.component, suspect.probability, list(suspect.evidence), suspect.by_rule)
             for suspect in suspects
         ]
-        stored_diagnosis = _DiagnosisRecord(vcenter, vm, at, suspected)
-        text = {
-            # replaces an older answer about this case: `diagnose confirm` means the one that was shown last
+        stored_diagnosis = _DiagnosisRecord(vcenter, vm, at, suspect_records)
+        record = {
+            # the newest answer about this case replaces an older one: `diagnose confirm` means the one shown last
             "said": [suspect.component for suspect in suspects],
             "found": old_record.get("found"),  # the components that people found at fault
             "named": old_record.get("named"),
             "of": msgspec.to_builtins(stored_diagnosis),
-            "case": plain(LabelledCase(name, case, frozenset())),
+            "case": case_line(LabelledCase(name, case, frozenset())),
         }
-        self._write(path, text)
-        self._forget()
+        self._write(path, record)
+        self._remove_oldest()
         return name
 
     def newest(self, vcenter: str) -> dict[str, StoredDiagnosis]:
         """Return the last diagnosis of each VM of that vCenter, by its managed object id."""
         newest_by_vm: dict[str, StoredDiagnosis] = {}
-        for path, case_file, stored_diagnosis in self._of_vcenter(vcenter):
+        for path, case_file, stored_diagnosis in self._read_vcenter(vcenter):
             known_newest = newest_by_vm.get(stored_diagnosis.vm)
             if known_newest is None or known_newest.at < stored_diagnosis.at:
                 suspects = tuple(
@@ -148,11 +149,12 @@ class Diagnoses:
         """Return the diagnoses of VMs of that vCenter that admins confirmed or corrected."""
         return tuple(
             SettledDiagnosis(stored_diagnosis.vm, case_file.named, case_file.found[0])
-            for _, case_file, stored_diagnosis in self._of_vcenter(vcenter)
+            for _, case_file, stored_diagnosis in self._read_vcenter(vcenter)
             if case_file.found and case_file.named is not None
         )
 
-    def _of_vcenter(self, vcenter: str) -> Iterator[tuple[Path, _CaseFile, _DiagnosisRecord]]:
+    def _read_vcenter(self, vcenter: str) -> Iterator[tuple[Path, _CaseFile, _DiagnosisRecord]]:
+        """Yield the files with a diagnosis of a VM of that vCenter: path, content without the case, diagnosis."""
         for path in self._paths():
             try:
                 case_file = msgspec.json.decode(path.read_bytes(), type=_CaseFile)
@@ -170,13 +172,13 @@ class Diagnoses:
         """
         path = self._path(name)
         if not _ID.fullmatch(name) or not path.exists():
-            raise UsageError(f"there is no diagnosis {name}", hint="gpuops diagnose shows the id of each")
+            raise UsageError(f"there is no diagnosis {name}", hint="gpuops diagnose shows the id of each diagnosis")
         record = self._read(path)
         components = (component,) if component is not None else tuple(Component(name) for name in record["said"][:1])
         if not components:
             raise UsageError(
                 f"diagnosis {name} has no suspect to confirm",
-                hint=f"name the component: gpuops diagnose correct {name} COMPONENT",
+                hint=f"set the component that was at fault: gpuops diagnose correct {name} COMPONENT",
             )
         # the first suspect that the finding was about; it stays if the diagnosis is settled again
         named = record["named"] or next(iter(record["said"]), None)
@@ -193,11 +195,11 @@ class Diagnoses:
                     case = parse_case(json.dumps(record["case"]), str(path))
                     at_fault = frozenset(map(Component, record["found"])) - {Component.NONE}
                 except (UsageError, ValueError, TypeError) as error:
-                    raise StateDamaged(f"the diagnosis {path} cannot be read: {error}", hint="move it aside") from error
+                    raise _damage_error(path, error) from error
                 cases.append(replace(case, at_fault=at_fault))
         return tuple(cases)
 
-    def _forget(self) -> None:
+    def _remove_oldest(self) -> None:
         """Remove the oldest unsettled diagnoses if there are too many."""
         paths = sorted(self._paths(), key=lambda path: path.stat().st_mtime, reverse=True)
         if len(paths) <= MOST_OPEN:
@@ -230,4 +232,5 @@ class Diagnoses:
 
 
 def _damage_error(path: Path, error: Exception) -> StateDamaged:
-    return StateDamaged(f"the diagnosis {path} cannot be read: {error}", hint="move it aside")
+    hint = f"move {path} to another directory; gpuops diagnose then works without this diagnosis"
+    return StateDamaged(f"the diagnosis {path} cannot be read: {error}", hint=hint)

@@ -1,6 +1,7 @@
-"""Find the component that slows VMs down: by the store of measurements and one bulk read, or by cases in files.
+"""Diagnoses VMs with a vGPU by the store of measurements and one bulk read, or labelled cases in files.
 
-Cases from the store are those of VMs with a vGPU. Nothing is written."""
+Writes only the diagnoses, their corrections and the model of this machine; changes nothing in vCenter.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +45,14 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.vm import Vm
 
-LOOKED_AT: Final = timedelta(hours=24)
-"""How far back a diagnosis looks by default."""
+DEFAULT_PERIOD: Final = timedelta(hours=24)
+"""The measurements that a diagnosis uses by default."""
 LEAST_STEPS: Final = 6
 """A VM with less than half an hour of history is not judged."""
 _SMI: Final = "smi."
 _WIDTH: Final = "smi.gpu.pcieWidth.latest"
 _CLOCK: Final = "smi.gpu.clock.latest"
-_NEXT: Final = "run gpuops observe --once, every 20 minutes from now on (gpuops help observe)"
+_OBSERVE_HINT: Final = "run gpuops observe --once, every 20 minutes from now on (gpuops help observe)"
 
 
 def read_cases(
@@ -59,10 +60,10 @@ def read_cases(
 ) -> tuple[dict[str, DiagnosisCase], dict[str, str]]:
     """Return the cases of these VMs by id, and the reason for each VM without a case by its name.
 
-    `since`: the begin of the history; None = `LOOKED_AT` before now. Raises UsageError if no VM has a history;
+    `since`: the begin of the history; None = `DEFAULT_PERIOD` before now. Raises UsageError if no VM has a history;
     StateDamaged if the store cannot be read.
     """
-    begin = inventory.taken_at - LOOKED_AT if since is None else since
+    begin = inventory.taken_at - DEFAULT_PERIOD if since is None else since
     begin_s = int(begin.timestamp()) // FINE_S * FINE_S
     # up to the end of the step that has begun: -(-a // b) rounds up
     steps = max(0, -(-int(inventory.taken_at.timestamp()) // FINE_S) - begin_s // FINE_S)
@@ -70,16 +71,16 @@ def read_cases(
     store_reads = MeasurementReads.open_if_exists(*store, inventory.vcenter)
     if store_reads is not None:
         with store_reads:
-            cases = _CaseReading(store_reads, inventory, catalog, begin_s, steps).cases(vms)
+            cases = _CaseReader(store_reads, inventory, catalog, begin_s, steps).cases(vms)
     left_out = {vm.name: "0 h of history" for vm in vms if vm.ref not in cases}
     if not cases:
         raise UsageError(
-            f"less than half an hour of {some_names(sorted(left_out))} was measured in this period", hint=_NEXT
+            f"less than half an hour of {some_names(sorted(left_out))} was measured in this period", hint=_OBSERVE_HINT
         )
     return cases, left_out
 
 
-class _CaseReading:
+class _CaseReader:
     """Reads the cases of one span of time from the store."""
 
     def __init__(
@@ -94,7 +95,7 @@ class _CaseReading:
         neighbour_refs = {tenant.ref for host in hosts for tenant in self._inventory.vms_on(host)}
         of_vm = dict(self._store.arrays(neighbour_refs | {vm.ref for vm in vms}, OF_VM, self._begin_s, self._steps))
         of_host = {host.ref: self._of_host(host) for host in hosts}
-        best = self._best(hosts, of_host)  # link width and clock by GPU model
+        best = self._best_by_model(hosts, of_host)
         case_by_vm = {}
         for vm in vms:
             vm_averages = _averages(of_vm.get(vm.ref, {}))
@@ -153,7 +154,7 @@ class _CaseReading:
                 averages_by_series[f"{counter}@{addresses[instance]}"] = averages
         return averages_by_series
 
-    def _best(
+    def _best_by_model(
         self, hosts: Collection[Host], of_host: Mapping[str, Mapping[str, NDArray[np.float64]]]
     ) -> dict[str, tuple[int | None, int | None]]:
         """Return the widest link and the highest clock of these hosts, by GPU model."""
@@ -161,13 +162,14 @@ class _CaseReading:
         for host in hosts:
             for gpu in host.gpus:
                 width, clock = (_highest(of_host[host.ref].get(f"{name}@{gpu.address}")) for name in (_WIDTH, _CLOCK))
-                before = best.get(gpu.name, (None, None))
-                best[gpu.name] = (_larger(before[0], width), _larger(before[1], clock))
+                best_width, best_clock = best.get(gpu.name, (None, None))
+                best[gpu.name] = (_larger(best_width, width), _larger(best_clock, clock))
         return best
 
 
 def _averages(rows_by_series: Mapping[str, Values]) -> dict[str, NDArray[np.float64]]:
     """Return the average of each step, NaN = missing; a series without any average is left out."""
+    # the columns of a row: average, highest, fifteenths covered
     pairs: Iterator[tuple[str, NDArray[np.float64]]] = (
         (name, np.where(rows[:, 2] > 0, rows[:, 0].astype(float), np.nan)) for name, rows in rows_by_series.items()
     )
@@ -276,25 +278,25 @@ def diagnose(
     with_case = [machine for machine in vms if machine.ref in cases]
     corrections = LocalCorrections.of(diagnoses.settled_diagnoses(inventory.vcenter), inventory.vms)
     by_model = diagnose_cases([cases[machine.ref] for machine in with_case], model)
-    answers = [corrections.apply_to(answer, machine) for machine, answer in zip(with_case, by_model, strict=True)]
-    machines = []
-    for machine, answer in zip(with_case, answers, strict=True):
+    diagnosed_vms = []
+    for machine, uncorrected in zip(with_case, by_model, strict=True):
+        answer = corrections.apply_to(uncorrected, machine)
         case = cases[machine.ref]
         host_of_vm = inventory.hosts.get(machine.host or "")
         steps = max(int((samples == samples).sum()) for samples in case.series.values())  # NaN alone is not itself
         name = diagnoses.note(inventory.vcenter, machine.ref, case, answer.suspects, inventory.taken_at)
-        machines.append(
+        diagnosed_vms.append(
             DiagnosedVm(name, machine.name, host_of_vm.name if host_of_vm else None, steps * case.step_s / 3600, answer)
         )
-    return Diagnosed(tuple(machines), left_out, model)
+    return Diagnosed(tuple(diagnosed_vms), left_out, model)
 
 
-def tell_diagnosis(way: NoticeWay, diagnosis: Diagnosed, least: float) -> None:
-    """Send a notice of components with at least this probability (0 to 1). Raises no errors of sending."""
+def send_notice_of_diagnosis(notice_way: NoticeWay, diagnosis: Diagnosed, least_probability: float) -> None:
+    """Send a notice of components with at least this probability (0 to 1). Errors of sending are not raised."""
     from gpuops.extras.notify.run_watch import RunWatch
 
-    watch = RunWatch(way, "diagnose")
-    watch.end(notice_of_diagnosis(diagnosis, watch.run.vcenter, least, way.clock()))
+    watch = RunWatch(notice_way, "diagnose")
+    watch.end(notice_of_diagnosis(diagnosis, watch.run.vcenter, least_probability, notice_way.clock()))
 
 
 def notice_of_diagnosis(diagnosed: Diagnosed, vcenter: str, least: float, at: datetime) -> Notice | None:
@@ -310,7 +312,7 @@ def notice_of_diagnosis(diagnosed: Diagnosed, vcenter: str, least: float, at: da
     ]
     if not suspects:
         return None
-    # names the notice: an equal one is not sent again
+    # identifies the notice: a second one with the same text here is not sent
     about = ("diagnose", f"{at.date()}", *sorted({f"{vm.vm} {suspect.component}" for vm, suspect in suspects}))
     names = tuple(
         f"{vm.vm} ({vm.id}): {suspect.probability:.0%} {WORDS[suspect.component]}" for vm, suspect in suspects
@@ -320,11 +322,11 @@ def notice_of_diagnosis(diagnosed: Diagnosed, vcenter: str, least: float, at: da
 
 
 def judge_cases(cases: Sequence[LabelledCase], state_dir: Path) -> JudgedCases:
-    """Diagnose these cases, and count how often that is right. Reads no vCenter. Raises StateDamaged."""
+    """Diagnose these cases, and count how many components are right. Reads no vCenter. Raises StateDamaged."""
     model = Diagnoses(state_dir).model()
-    plain = [labelled.case for labelled in cases]
-    right = components_right(scores(plain, model), [labelled.at_fault for labelled in cases])
-    return JudgedCases(tuple(zip(cases, diagnose_cases(plain, model), strict=True)), right, model)
+    unlabelled = [labelled.case for labelled in cases]
+    right = components_right(scores(unlabelled, model), [labelled.at_fault for labelled in cases])
+    return JudgedCases(tuple(zip(cases, diagnose_cases(unlabelled, model), strict=True)), right, model)
 
 
 def settle(state_dir: Path, name: str, component: Component | None) -> tuple[Component, ...]:
@@ -353,7 +355,10 @@ def train(state_dir: Path) -> TrainingOutcome:
 
 
 def _vms_to_diagnose(inventory: Inventory, vm: str | None, host: str | None) -> list[Vm]:
-    """Return the selected VMs with a vGPU, by name. VMs that are selected by name may be off: they have a history."""
+    """Return the selected VMs with a vGPU, sorted by name. If `vm` selects them, they may be powered off.
+
+    Raises UsageError if there is none, VmNotFound, HostNotFound.
+    """
     if vm is not None and not set("*?[") & set(vm):
         candidates = [inventory.find_vm(vm)]
     else:

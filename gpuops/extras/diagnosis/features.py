@@ -1,4 +1,7 @@
-"""A case as a row of numbers: statistics and correlations of channels, and what an experienced admin looks for."""
+"""Features: a case as a row of numbers, which are statistics and correlations of channels, symptoms and facts.
+
+Symptoms are what an experienced admin looks for, such as the longest time beyond a limit.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ UNKNOWN: Final = -1.0
 
 _LATENCIES_MS: Final = (18, 25, 50)
 """VMware calls 20 ms of a disk slow; a datastore at fault is well above for long."""
-_LOST: Final = (0.001, 0.003, 0.008)
-"""Of all packets; 16.5 packets of 1.2 kB in 20 s make 1 kB/s."""
+_LOST_SHARES: Final = (0.001, 0.003, 0.008)
+"""Limits of the share of packets that are lost; 16.5 packets of 1.2 kB in 20 s make 1 kB/s."""
 LIMITS: Final = (
     ("GPU total", 0.93),
     ("GPU total", 0.96),
@@ -35,25 +38,25 @@ LIMITS: Final = (
     ("ready", 0.05),
     ("ready", 0.1),
     *(("disk latency", float(np.log1p(limit))) for limit in _LATENCIES_MS),
-    *(("packets lost", float(np.log1p(16_500 * limit))) for limit in _LOST),
+    *(("packets lost", float(np.log1p(16_500 * limit))) for limit in _LOST_SHARES),
     ("host CPU", 0.75),
     ("temperature", 81.0),
     ("power", 0.95),
 )
-"""Channels, and beyond what each is looked at. KB 2002181 of VMware: 5 % ready of a vCPU is where it begins to show."""
+"""Channels, each with a limit that counts as high. VMware KB 2002181: VMs are slow from 5 % CPU ready of a vCPU on."""
 _LIMITS: Final = np.array([[limit] for _, limit in LIMITS])
 _LEAST_STEPS: Final = 3
 """With fewer steps no mean of the GPU's use is computed."""
 _SPELLS: Final = ("share", "longest", "use then")
 _HELD: Final = ("use of its part", "use of an equal part")
-"""Channels that a scheduler holds at 1."""
+"""Channels that stay at 1 while a scheduler limits the VM to its share."""
 _RECLAIMED: Final = ("swapped", "ballooned")
 _FULL: Final = 0.9
 """From this share on a frame buffer may be full: averages of five minutes hide short falls."""
 _FALL: Final = 0.85
-"""An application that ended leaves at most so much of what was in use."""
+"""Below this share the use of a frame buffer that was full has fallen: an application has ended."""
 _TOPS: Final = ("temperature", "power")
-"""Channels that heat or a limit of power hold at their top."""
+"""Channels that stay near their highest value while heat or a power limit slows the GPU."""
 
 SYMPTOMS: Final = (
     *(f"{channel}: {spell} beyond {limit:.3g}" for channel, limit in LIMITS for spell in _SPELLS),
@@ -80,15 +83,15 @@ SYMPTOMS: Final = (
         )
     ),
 )
-"""What each number is, and first the channel that it is of."""
+"""The name of each symptom; it begins with the channel that the number is computed from."""
 
 
 def symptoms(of: Mapping[str, Floats], watts: Floats) -> list[float]:
     """Return a number for each of SYMPTOMS, never NaN. `of` holds the channels of a case, `watts` its GPU's power."""
     use = of["gpu use"]
     total = np.where(np.isnan(of["GPU total"]), use + of["neighbours' use"], of["GPU total"])
-    looked_at = np.array([total if channel == "GPU total" else of[channel] for channel, _ in LIMITS])
-    row: list[float] = _spells_beyond_limits(looked_at, use).ravel().tolist()
+    limited = np.array([total if channel == "GPU total" else of[channel] for channel, _ in LIMITS])
+    row: list[float] = _spells_beyond_limits(limited, use).ravel().tolist()
     for channel in _HELD:
         row += _shares_at_one(of[channel], total)
     for channel in _RECLAIMED:
@@ -135,6 +138,7 @@ def _spells_beyond_limits(samples: Floats, use: Floats) -> Floats:
 
 
 def _shares_at_one(samples: Floats, total: Floats) -> list[float]:
+    """Return the share of steps at 1, and of those at 1 in which the GPU still has time left (`total` < 0.94)."""
     has_sample = ~np.isnan(samples)
     if not has_sample.any():
         return [UNKNOWN, UNKNOWN]
@@ -143,7 +147,10 @@ def _shares_at_one(samples: Floats, total: Floats) -> list[float]:
 
 
 def _reclaim_signs(samples: Floats) -> list[float]:
-    """Return the most, the range and how often it rises: memory swapped once and not touched again is no cause."""
+    """Return the highest sample, the range, the range as a share of the highest, and how often the series rises.
+
+    A series that does not change is no fault: memory that was swapped once and not used since.
+    """
     if not len(samples):
         return [UNKNOWN] * 4
     most, span = float(samples.max()), float(samples.max() - samples.min())
@@ -152,6 +159,10 @@ def _reclaim_signs(samples: Floats) -> list[float]:
 
 
 def _at_top(samples: Floats, near: float = 0.0, near_share: float = 0.0) -> list[float]:
+    """Return the share of samples near the highest, and the median as a share of the highest.
+
+    Near means at most `near`, or `near_share` of the highest, below it.
+    """
     if not len(samples) or samples.max() <= 0:
         return [UNKNOWN, UNKNOWN]
     top = float(samples.max())
@@ -225,7 +236,7 @@ _NO_SHARES: Final = (
     "host memory",
     "host CPU",
 )
-"""Channels that are used in pairs alone: from their level models learn the set-up, and not the fault."""
+"""Channels that are used only in pairs: from their level, models would learn the set-up and not the fault."""
 SHARES: Final = tuple(channel for channel in CHANNELS if channel not in _NO_SHARES)
 STATISTICS: Final = ("mean", "lowest", "tenth", "median", "nine tenths", "highest", "spread", "change", "at its top")
 PAIRS: Final = (
@@ -292,9 +303,9 @@ def columns(component: Component) -> list[int]:
     """
     relevant_channels = BEARS_ON[component]
     places = [at for at, name in enumerate(NAMES) if name in FACTS or name.partition(": ")[0] in relevant_channels]
-    first = NAMES.index(f"{PAIRS[0][0]} with {PAIRS[0][1]}")
+    first_pair = NAMES.index(f"{PAIRS[0][0]} with {PAIRS[0][1]}")
     places += [
-        first + at
+        first_pair + at
         for at, (first_channel, second_channel) in enumerate(PAIRS)
         if second_channel in relevant_channels and (first_channel in relevant_channels or first_channel == "gpu use")
     ]
@@ -307,6 +318,7 @@ def features(cases: Iterable[DiagnosisCase]) -> Floats:
 
 
 def _row(case: DiagnosisCase) -> list[float]:
+    """Return the numbers of a case in the order of NAMES."""
     of = channels(case)
     row = _statistics(np.array([of[channel] for channel in SHARES])).ravel().tolist()
     row += [correlation(of[first_channel], of[second_channel]) for first_channel, second_channel in PAIRS]

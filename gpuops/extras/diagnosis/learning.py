@@ -69,13 +69,16 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 Examples = tuple[Floats, Ints]
-"""Rows of features, and the place in COMPONENTS of what each shows."""
+"""Rows of features, and for each row the index of its component in COMPONENTS."""
 
 EACH_FAULT: Final = 100
 """The number of cases made for each fault; as many cases have no fault."""
 EXAM_SEED: Final = 1_000_003
 EXAM_EACH: Final = 20
-"""The cases by which a new model and the standing one are compared; no model is made of them."""
+"""The seed and the number of cases for each fault in the exam: cases that compare a new model with the current one.
+
+No model is trained with them.
+"""
 WEIGHT_OF_CONFIRMED: Final = 3.0
 """A confirmed case counts in a leaf as much as three made cases: it is real, but people err."""
 _STORED_BITS: Final = 5
@@ -96,9 +99,9 @@ class TrainingOutcome:
     tried: tuple[tuple[ForestSettings, float], ...]
     """The candidates, and the share of components that each had right in cases never seen."""
     before: float | None
-    """What the standing model had right in the cases by which both are compared; None = there was none."""
+    """The share that the current model had right in the cases by which both are compared; None = there was none."""
     after: float
-    """What the new one had right in these."""
+    """The share that the new one had right in these cases."""
 
 
 def train(
@@ -106,8 +109,9 @@ def train(
 ) -> TrainingOutcome:
     """Train the next model on made and confirmed cases, with the best settings.
 
-    Candidates are the settings of the standing model and their neighbours. A neighbour wins if its score is better by
-    more than chance explains. The standing model stays if the new one has fewer components right.
+    `standing`: the current model, None = there is none. Candidates are its settings and their neighbours. A neighbour
+    wins if its score is better by more than chance explains. The current model stays if the new one has fewer
+    components right.
     """
     training_cases = with_hidden(as_stored(made_cases(seed, each_fault)))
     made_examples = examples(training_cases)
@@ -116,22 +120,25 @@ def train(
     tried = tuple(
         (candidate, _on_other_hardware(candidate, made_examples, gpu_memories)) for candidate in _candidates(start)
     )
-    of_cases = each_fault * 2 * len(FAULTS)  # as many cases without a fault as with one
-    settings = _winner(tried, of_cases)
+    made_count = each_fault * 2 * len(FAULTS)  # as many cases without a fault as with one
+    settings = _best_settings(tried, made_count)
     # confirmed cases that the standing model has not learned from: only these compare it fairly with the new one
     unseen = [case for case in confirmed if standing is None or case.name not in standing.corrections]
     exam = as_stored(made_cases(EXAM_SEED, EXAM_EACH))
     grown = fit_forest(made_examples, settings, seed)
     new_model = with_confirmed(grown, made_examples, confirmed)
-    new_right = _right(new_model, exam)
+    new_right = _share_right(new_model, exam)
     if unseen and standing is not None:
         # confirmed cases are judged by models that did not learn from them
-        new_right = _with_confirmed(
-            new_right, len(exam), _right_of_unseen(grown, made_examples, confirmed, unseen), len(unseen)
+        new_right = _mean_share(
+            new_right, len(exam), _share_right_of_unseen(grown, made_examples, confirmed, unseen), len(unseen)
         )
-    standing_right = None if standing is None else _right(standing, [*exam, *unseen])
+    standing_right = None if standing is None else _share_right(standing, [*exam, *unseen])
     new = replace(
-        new_model, cases=of_cases + len(confirmed), corrections=tuple(case.name for case in confirmed), right=new_right
+        new_model,
+        cases=made_count + len(confirmed),
+        corrections=tuple(case.name for case in confirmed),
+        right=new_right,
     )
     if standing is not None and standing_right is not None and new_right < standing_right:
         return TrainingOutcome(standing, replaced=False, tried=tried, before=standing_right, after=new_right)
@@ -211,6 +218,7 @@ def _grow_trees(rows: Floats, labels: NDArray[Any], trees: int, settings: Forest
 
 
 def _tree(grown: Any, classes: Ints) -> DecisionTrees:
+    """Return a tree of scikit-learn as DecisionTrees; `classes`: the component of each of its columns of counts."""
     shares = np.zeros((grown.node_count, len(COMPONENTS)))
     node_counts = grown.value[:, 0, :]
     shares[:, classes] = node_counts / node_counts.sum(axis=1, keepdims=True)
@@ -219,15 +227,16 @@ def _tree(grown: Any, classes: Ints) -> DecisionTrees:
     return DecisionTrees(feature, grown.threshold.astype(float), low, high, shares, np.zeros(1, np.int64))
 
 
-def _tree_of_one(grown: Any, classes: NDArray[np.bool_], fault: Component, its: Ints) -> DecisionTrees:
-    """Return a tree over all columns from one that tells a fault from all others by the columns of that fault."""
+def _tree_of_one(grown: Any, classes: NDArray[np.bool_], fault: Component, fault_columns: Ints) -> DecisionTrees:
+    """Return a tree over all columns, from one that recognises a fault by `fault_columns` only."""
     tree = _tree(grown, np.flatnonzero(np.isin((False, True), classes)))
     shares = np.zeros_like(tree.shares)
     shares[:, COMPONENTS.index(fault)] = tree.shares[:, 1]
-    return replace(tree, feature=np.where(tree.feature < 0, -1, its[tree.feature]), shares=shares)
+    return replace(tree, feature=np.where(tree.feature < 0, -1, fault_columns[tree.feature]), shares=shares)
 
 
 def _stack_trees(trees: Sequence[DecisionTrees]) -> DecisionTrees:
+    """Return all trees in one, with their nodes one after the other; node numbers are shifted accordingly."""
     begins = np.cumsum([0, *(len(tree.feature) for tree in trees)])[:-1]
     pairs = list(zip(trees, begins, strict=True))
     return DecisionTrees(
@@ -243,8 +252,8 @@ def _stack_trees(trees: Sequence[DecisionTrees]) -> DecisionTrees:
 def as_stored(cases: Iterable[LabelledCase]) -> list[LabelledCase]:
     """Return the cases with numbers as `observe` stores them and `diagnose` reads them: with five significant bits.
 
-    A GPU that is used to 97.0 and one that is used to 97.3 % are stored as 94.7 and 99.8 %: a model that learned from
-    numbers that are not rounded looks for limits that stored numbers do not have.
+    For example, the uses 97.0 and 97.3 % are stored as 94.7 and 99.8 %. A model that learned from numbers that are not
+    rounded would use thresholds that stored numbers do not have.
     """
     return [
         replace(case, case=replace(case.case, series={name: _rounded(row) for name, row in case.case.series.items()}))
@@ -283,44 +292,46 @@ def examples(cases: Sequence[LabelledCase]) -> Examples:
 
 
 def _candidates(start: ForestSettings) -> tuple[ForestSettings, ...]:
-    tried = min(0.9, start.features_tried * 1.5)
+    """Return the settings to try: `start`, and three that differ from it in one setting."""
+    more = replace(start, features_tried=round(min(0.9, start.features_tried * 1.5), 3))
     fewer = replace(start, features_tried=round(start.features_tried / 1.5, 3))
     larger = replace(start, least_in_leaf=3 if start.least_in_leaf == 1 else 1)
-    return tuple(dict.fromkeys((start, replace(start, features_tried=round(tried, 3)), fewer, larger)))
+    return tuple(dict.fromkeys((start, more, fewer, larger)))
 
 
-def _winner(tried: Sequence[tuple[ForestSettings, float]], cases: int) -> ForestSettings:
+def _best_settings(tried: Sequence[tuple[ForestSettings, float]], cases: int) -> ForestSettings:
     """Return the best candidate, or the first, the start, if that is within one standard error of it.
 
     Breiman and others, Classification and Regression Trees, 1984: 0.96 of 2,600 cases is known to 0.004.
     """
     settings, right = max(tried, key=lambda pair: pair[1])
-    start, as_before = tried[0]
-    return settings if right - as_before > (right * (1 - right) / cases) ** 0.5 else start
+    start, right_of_start = tried[0]
+    return settings if right - right_of_start > (right * (1 - right) / cases) ** 0.5 else start
 
 
-def _on_other_hardware(settings: ForestSettings, made_examples: Examples, kinds: Sequence[int | None]) -> float:
+def _on_other_hardware(settings: ForestSettings, made_examples: Examples, gpu_memories: Sequence[int | None]) -> float:
     """Return the share of labels, 0 to 1, that models have right on a GPU model that they were not trained with.
 
-    `kinds`: for each example the memory of its GPU, which stands for the GPU model. Random folds would not measure how
-    well models judge hardware that they have not seen.
+    `gpu_memories`: the memory of the GPU of each example in MiB, which identifies the GPU model. Random
+    folds would not measure how well models judge hardware that they have not seen.
     """
     rows, labels = made_examples
     right = 0
-    for kind in sorted(set(kinds), key=str):
-        is_other_kind = np.array([gpu_mib != kind for gpu_mib in kinds])
+    for tested_mib in sorted(set(gpu_memories), key=str):
+        is_other_model = np.array([gpu_mib != tested_mib for gpu_mib in gpu_memories])
         model = fit_forest(
-            (rows[is_other_kind], labels[is_other_kind]), replace(settings, trees=20, trees_of_each=5), 1
+            (rows[is_other_model], labels[is_other_model]), replace(settings, trees=20, trees_of_each=5), 1
         )
-        right += int((model.probabilities(rows[~is_other_kind]).argmax(axis=1) == labels[~is_other_kind]).sum())
+        right += int((model.probabilities(rows[~is_other_model]).argmax(axis=1) == labels[~is_other_model]).sum())
     return right / max(1, len(rows))
 
 
-def _right(model: Forest, cases: Sequence[LabelledCase]) -> float:
+def _share_right(model: Forest, cases: Sequence[LabelledCase]) -> float:
+    """Return the share of components that the model has right in these cases."""
     return components_right(scores([case.case for case in cases], model), [case.at_fault for case in cases])
 
 
-def _right_of_unseen(
+def _share_right_of_unseen(
     grown: Forest, made_examples: Examples, confirmed: Sequence[LabelledCase], unseen: Sequence[LabelledCase]
 ) -> float:
     """Return the share right of confirmed cases new to the standing model, by models that have not seen them either."""
@@ -329,9 +340,10 @@ def _right_of_unseen(
     for half in halves:
         names = {case.name for case in half}
         other_cases = [case for case in confirmed if case.name not in names]
-        shares += [_right(with_confirmed(grown, made_examples, other_cases), half)] * len(half)
+        shares += [_share_right(with_confirmed(grown, made_examples, other_cases), half)] * len(half)
     return sum(shares) / len(shares)
 
 
-def _with_confirmed(made_share: float, made_count: int, confirmed_share: float, confirmed_count: int) -> float:
+def _mean_share(made_share: float, made_count: int, confirmed_share: float, confirmed_count: int) -> float:
+    """Return the share right of made and confirmed cases together."""
     return (made_share * made_count + confirmed_share * confirmed_count) / (made_count + confirmed_count)

@@ -33,7 +33,7 @@ class _GpuKind:
     watts: int
     mhz: int
     hot_c: int
-    """From where on it is clocked down."""
+    """The temperature from which on it is clocked down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ HOSTS: Final = (
 
 
 def made_cases(seed: int, each_fault: int) -> Iterator[LabelledCase]:
-    """Make so many cases of each fault, and as many without a fault as with one; the same for the same seed."""
+    """Yield `each_fault` cases of each fault, and as many without a fault as with one; the same for the same seed."""
     components = [fault for fault in FAULTS for _ in range(each_fault)]
     components += [Component.NONE] * len(components)
     for number, component in enumerate(components):
@@ -69,12 +69,12 @@ class _MadeCase:
     def __init__(self, rng: np.random.Generator, fault: Component) -> None:
         self.rng = rng
         self.fault = fault
-        self.strength = float(rng.beta(1.0, 1.3))  # 0 to 1; weak faults are somewhat more frequent
+        self.strength = float(rng.beta(1.0, 1.3))  # weak faults are somewhat more frequent
         self.hardware = HOSTS[rng.integers(len(HOSTS))]
         self.gpu = self.hardware.gpu
         self.vcpus = int(rng.choice((4, 8, 16)))
         self.memory_mib = int(rng.choice((16, 32, 64))) * 1024
-        self.slots = int(rng.choice((2, 3, 4, 6, 8)))
+        self.slots = int(rng.choice((2, 3, 4, 6, 8)))  # vGPUs of its profile on a GPU
         self.sharers = int(rng.integers(2 if fault is Component.NOISY_NEIGHBOUR else 1, self.slots + 1))
         # the steps with the fault: from the first step on, or from one in the first half
         self.on = np.arange(STEPS) >= int(rng.integers(0, STEPS // 2)) * int(rng.random() < 0.5)
@@ -98,7 +98,7 @@ class _MadeCase:
             return SchedulerPolicy.BEST_EFFORT
         return SchedulerPolicy(self.rng.choice(("equal-share", "fixed-share")))
 
-    def _cap(self) -> float:
+    def _share_limit(self) -> float:
         """Return the largest share of the GPU that the scheduler gives (NVIDIA vGPU docs, scheduling policies)."""
         match self.scheduler:
             case SchedulerPolicy.BEST_EFFORT:
@@ -129,11 +129,11 @@ class _MadeCase:
             return np.zeros(STEPS)
         if self.fault is Component.SCHEDULER:
             # it needs at least a tenth more than its share, at most the complete GPU
-            least = self._cap() * 1.1
-            most = max(least, min(1.0, self._cap() * 4))
+            least = self._share_limit() * 1.1
+            most = max(least, min(1.0, self._share_limit() * 4))
             demand = np.maximum(demand, least + (most - least) * self.strength) * self.rng.uniform(0.97, 1.03, STEPS)
         elif self.scheduler is not SchedulerPolicy.BEST_EFFORT:
-            demand = np.minimum(demand, 0.9 * self._cap())
+            demand = np.minimum(demand, 0.9 * self._share_limit())
         # without use of the GPU these faults would not show
         if self.fault in (Component.NOISY_NEIGHBOUR, Component.LICENCE, Component.PCIE_LINK, Component.DRIVER):
             demand = np.maximum(demand, self.rng.uniform(0.25, 0.5))
@@ -156,8 +156,11 @@ class _MadeCase:
 
     # --- what it gets ---------------------------------------------------------------------------------------------
 
-    def _worse(self, least: float, most: float) -> Floats:
-        """Return the size of the effect in each step with the fault, 0 in others."""
+    def _effect(self, least: float, most: float) -> Floats:
+        """Return the size of the fault's effect in each step, 0 in steps without it.
+
+        It is `least` at strength 0 and `most` at strength 1, with some noise.
+        """
         size = least + (most - least) * self.strength
         return np.where(self.on, size * self.rng.uniform(0.85, 1.15, STEPS), 0.0)
 
@@ -168,13 +171,13 @@ class _MadeCase:
         neighbours_demand = self._neighbours(demand)
         ready = rng.gamma(1.2, 0.008, STEPS) + (rng.random(STEPS) < 0.04) * rng.uniform(0.0, 0.12, STEPS)
         if fault is Component.CPU_READY:
-            ready = ready + self._worse(0.05, 0.35)  # 5 % a vCPU is where VMware's advice begins (KB 2002181)
-        swapping, balloon, swapped = self._reclaimed()
+            ready = ready + self._effect(0.05, 0.35)  # 5 % a vCPU is where VMware's advice begins (KB 2002181)
+        swapping, balloon, swapped = self._reclaimed_memory()
         latency = self._latency(swapping)
-        dropped_share = self._lost(ready)
-        lost_to_errors = self._errors()
-        slow_link = self._worse(0.06, 0.45) if fault is Component.PCIE_LINK else np.zeros(STEPS)
-        remote = self._worse(0.06, 0.3) if fault is Component.REMOTE_NUMA else np.zeros(STEPS)
+        dropped_share = self._dropped_packets(ready)
+        lost_to_errors = self._time_lost_to_errors()
+        slow_link = self._effect(0.06, 0.45) if fault is Component.PCIE_LINK else np.zeros(STEPS)
+        remote = self._effect(0.06, 0.3) if fault is Component.REMOTE_NUMA else np.zeros(STEPS)
         memory, paging = self._frame_buffer(demand)
         paged_cpu, paged_memory = 0.6 * paging, 0.5 * paging  # the guest moves what does not fit into its own memory
         # while the VM waits for something else, it does not use the GPU
@@ -185,7 +188,7 @@ class _MadeCase:
         requested_use = demand * (1 - waiting) * (1 - lost_to_errors)  # the share of the GPU that the VM requests
         clock, heat, power_short, temperature_limit = self._throttling()
         requested_use = np.minimum(1.0, requested_use / clock)  # the same work keeps a slower GPU busy for longer
-        cap = self._cap()
+        share_limit = self._share_limit()
         if fault is Component.LICENCE:
             # full speed for 20 minutes, then reduced (NVIDIA licensing guide)
             unlicensed = float(0.25 - 0.2 * self.strength)
@@ -195,12 +198,12 @@ class _MadeCase:
         if fault is Component.DRIVER:
             requested_use = np.where(self.on, 0.0, requested_use)
             memory = np.where(self.on, 0.002, memory)
-        # on a full GPU a VM gets an equal part, or a part by how much each of them requests if that is more
+        # on a full GPU a VM gets an equal part, or a part in proportion to its request if that is more
         fair = np.maximum(1.0 / self.sharers, requested_use / np.maximum(requested_use + neighbours_demand, 1e-9))
         own_use = (
             np.minimum(requested_use, np.maximum(1.0 - neighbours_demand, fair))
-            if cap == 1.0
-            else np.minimum(requested_use, cap)
+            if share_limit == 1.0
+            else np.minimum(requested_use, share_limit)
         )
         neighbours_use = np.minimum(neighbours_demand, 1.0 - own_use)
         total = own_use + neighbours_use
@@ -222,7 +225,6 @@ class _MadeCase:
         host_use = np.clip(rng.uniform(0.15, 0.8) + 1.2 * np.where(fault is Component.CPU_READY, ready, 0), 0, 1)
         host_memory = np.clip(rng.uniform(0.3, 0.9) + (0.25 if fault is Component.MEMORY_RECLAIMED else 0), 0, 0.99)
         width, generation = self._link(total)
-        lanes = width / 16.0
         errors = self._error_count()
         smi_use = 10_000 * np.clip(own_use + rng.normal(0, 0.02, STEPS), 0, 1)
         return {
@@ -261,13 +263,13 @@ class _MadeCase:
             "gpu:smi.gpu.temperature.latest": temperature + rng.integers(-1, 2, STEPS),
             "gpu:smi.gpu.eccUncorrected.latest": errors,
             "gpu:smi.gpu.pcieGeneration.latest": generation,
-            "gpu:smi.gpu.pcieWidth.latest": 16 * lanes,
+            "gpu:smi.gpu.pcieWidth.latest": width,
             "gpu:smi.gpu.slowedByHeat.latest": heat,
             "gpu:smi.gpu.slowedByPower.latest": power_short,
             "neighbours:gpu.utilization.average": 10_000 * neighbours_use,
         }
 
-    def _reclaimed(self) -> tuple[Floats, Floats, Floats]:
+    def _reclaimed_memory(self) -> tuple[Floats, Floats, Floats]:
         """Return the share of time spent waiting for swapped memory, and the ballooned and swapped shares of memory."""
         balloon, swapped = np.zeros(STEPS), np.zeros(STEPS)
         if self.fault is Component.MEMORY_RECLAIMED:
@@ -296,10 +298,10 @@ class _MadeCase:
                 usual[begin : begin + int(self.rng.integers(1, 6))] += self.rng.uniform(20, 200)
         return usual
 
-    def _lost(self, ready: Floats) -> Floats:
+    def _dropped_packets(self, ready: Floats) -> Floats:
         """Return the share of dropped packets. A waiting vCPU also drops packets, because its receive ring fills up."""
         lost = 0.02 * np.clip(ready - 0.1, 0, 1) + (self.rng.random(STEPS) < 0.05) * self.rng.uniform(0, 0.004, STEPS)
-        return lost + self._worse(0.004, 0.12) if self.fault is Component.NETWORK else lost
+        return lost + self._effect(0.004, 0.12) if self.fault is Component.NETWORK else lost
 
     def _frame_buffer(self, demand: Floats) -> tuple[Floats, Floats]:
         """Return for each step the share of the frame buffer in use, and the share of time spent waiting for pages.
@@ -318,14 +320,14 @@ class _MadeCase:
         level_before = rng.uniform(0.5, 0.93) * rng.uniform(0.97, 1.03, STEPS)
         full = np.where(self.on, rng.uniform(0.965, 1.0, STEPS), np.clip(level_before, 0, 0.96))
         if rng.random() < 0.6:
-            return full, np.clip(self._worse(0.08, 0.5) * rng.uniform(0.2, 1.8, STEPS), 0, 0.9)
+            return full, np.clip(self._effect(0.08, 0.5) * rng.uniform(0.2, 1.8, STEPS), 0, 0.9)
         ends = self.on & (rng.random(STEPS) < 0.1 + 0.3 * self.strength)
         ends[int(rng.choice(np.flatnonzero(self.on)))] = True  # the application ends at least once
         return np.where(ends, full * rng.uniform(0.1, 0.6, STEPS), full), np.where(
             ends, rng.uniform(0.5, 0.95, STEPS), 0
         )
 
-    def _errors(self) -> Floats:
+    def _time_lost_to_errors(self) -> Floats:
         """Return the share of time that the VM loses to errors: programs on the GPU end and start again."""
         if self.fault is not Component.ECC:
             return np.zeros(STEPS)
@@ -334,6 +336,7 @@ class _MadeCase:
         return np.where(self.hits, self.rng.uniform(0.5, 1.0, STEPS), 0.0)
 
     def _error_count(self) -> Floats:
+        """Return the counter of uncorrected ECC errors in each step; old errors before the first step are no fault."""
         old = float(self.rng.integers(1, 20)) if self.rng.random() < 0.12 else 0.0
         if self.fault is not Component.ECC:
             return np.full(STEPS, old)
@@ -357,15 +360,18 @@ class _MadeCase:
         return clock, heat, power, by_heat
 
     def _temperature(self, total: Floats, too_hot: bool) -> NDArray[Any]:
+        """Return the temperature of the GPU in °C by its use; with `too_hot`, above its limit while the fault is on."""
         room = self.rng.uniform(24, 44)
         usual = np.minimum(room + (self.gpu.hot_c - 34) * (0.15 + 0.75 * total), self.gpu.hot_c - 1.0)
         hot = self.gpu.hot_c + self.rng.uniform(-1, 4, STEPS)
         return np.round(np.where(self.on & too_hot, hot, usual))
 
-    def _cpu(self, demand: Floats, mine: Floats, remote: Floats, ready: Floats) -> Floats:
+    def _cpu(self, demand: Floats, own_use: Floats, remote: Floats, ready: Floats) -> Floats:
         """Return the share of its vCPUs that the VM uses."""
-        each = self.rng.uniform(0.1, 0.6)
-        use = self.rng.uniform(0.03, 0.15) + each * (mine if self.fault is not Component.DRIVER else demand)
+        cpu_by_gpu_use = self.rng.uniform(0.1, 0.6)
+        use = self.rng.uniform(0.03, 0.15) + cpu_by_gpu_use * (
+            own_use if self.fault is not Component.DRIVER else demand
+        )
         if self.fault is Component.DRIVER:
             use = np.where(self.on, use + 0.3 + 0.5 * self.strength, use)  # the guest draws and counts by its CPU
         use = use * (1 + 1.5 * remote) * self.rng.uniform(0.9, 1.1, STEPS)
@@ -373,15 +379,16 @@ class _MadeCase:
 
     def _link(self, total: Floats) -> tuple[Floats, Floats]:
         """Return lanes and generation of the GPU's link. An idle link has a lower generation."""
-        narrow = 16.0
+        lanes_of_fault = 16.0
         if self.fault is Component.PCIE_LINK:
-            narrow = float(self.rng.choice((8, 4) if self.strength > 0.4 else (8,)))
-        width = np.where(self.on & (narrow < 16), narrow, 16.0)
+            lanes_of_fault = float(self.rng.choice((8, 4) if self.strength > 0.4 else (8,)))
+        width = np.where(self.on & (lanes_of_fault < 16), lanes_of_fault, 16.0)
         return width, np.where(total > 0.03, 4.0, 1.0)
 
-    # --- what is known of it --------------------------------------------------------------------------------------
+    # --- what gpuops knows of it --------------------------------------------------------------------------------------
 
     def _facts(self) -> CaseFacts:
+        """Return the facts of the VM, its host and its GPU; those that not every host shows are sometimes None."""
         rng, fault = self.rng, self.fault
         remote = None
         if rng.random() < 0.8:

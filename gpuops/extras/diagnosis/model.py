@@ -21,6 +21,7 @@ _MOST_DEPTH: Final = 64
 _AT_ONCE: Final = 64
 """The number of cases computed together: their shares fit into a processor's cache."""
 _LEAST_SHARE: Final = 5e-5
+"""Smaller shares are not stored: they would be rounded to 0.0000."""
 _NONE: Final = COMPONENTS.index(Component.NONE)
 
 
@@ -32,7 +33,7 @@ class DecisionTrees:
     """
 
     feature: Ints
-    """By node; -1 = it is a leaf."""
+    """The feature that each node tests; -1 = the node is a leaf."""
     threshold: Floats
     low: Ints
     high: Ints
@@ -60,7 +61,7 @@ class DecisionTrees:
         return node
 
     def sum_shares(self, rows: Floats) -> Floats:
-        """Return the shares at these leaves, summed over all trees."""
+        """Return the shares at the leaves that each case reaches, summed over all trees."""
         leaves = self.leaves(rows)
         parts = [self.shares[leaves[at : at + _AT_ONCE]].sum(axis=1) for at in range(0, len(leaves), _AT_ONCE)]
         return np.vstack(parts) if parts else np.zeros((0, len(COMPONENTS)))
@@ -82,7 +83,7 @@ class ForestSettings:
     """The share of all features that a split looks at."""
     least_in_leaf: int = 1
     trees_of_each: int = 20
-    """For each component alone."""
+    """The number of further trees for each component alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Forest:
     corrections: tuple[str, ...]
     """The ids of the confirmed and corrected cases among them."""
     right: float
-    """The share of components that it had right in cases never seen, 0 to 1."""
+    """The share of components that it had right in cases outside its training, 0 to 1."""
 
     def probabilities(self, rows: Floats) -> Floats:
         """Return probabilities of 0 to 1: a row for each case, a column for each of COMPONENTS.
@@ -107,6 +108,7 @@ class Forest:
         They are means of both kinds of trees. Two faults can both be probable, so that a row adds up to 1 or more.
         """
         of_each = self.of_each.sum_shares(rows) / self.settings.trees_of_each
+        # no fault: the probability that each of the faults is absent
         of_each[:, _NONE] = np.prod(1 - np.delete(of_each, _NONE, axis=1), axis=1)
         return (self.trees.sum_shares(rows) / len(self.trees.roots) + of_each) / 2
 
@@ -142,7 +144,7 @@ def _trees_document(trees: DecisionTrees) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any]) -> Forest:
-    """Return the forest of a document that `to_document` made. Raises ValueError for others, and other features."""
+    """Return the forest of a document. Raises ValueError if `to_document` of this version did not make it."""
     try:
         if (
             document["format"] != FORMAT
@@ -151,16 +153,17 @@ def from_document(document: Mapping[str, Any]) -> Forest:
         ):
             raise ValueError("another version of gpuops wrote it")
         settings = from_stored(ForestSettings, document["settings"])
-        trees, of_each = _trees(document["trees"]), _trees(document["trees_of_each"])
+        trees, of_each = _trees_of(document["trees"]), _trees_of(document["trees_of_each"])
         if len(of_each.roots) != settings.trees_of_each * len(FAULTS):
-            raise ValueError("it lacks trees of some component")
+            raise ValueError("it has no trees for one of the components")
         corrections = tuple(map(str, document["corrections"]))
         return Forest(trees, of_each, settings, int(document["cases"]), corrections, float(document["right"]))
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"it is not a model: {error}") from error
 
 
-def _trees(document: Mapping[str, Sequence[Any]]) -> DecisionTrees:
+def _trees_of(document: Mapping[str, Sequence[Any]]) -> DecisionTrees:
+    """Return the trees of a document. Raises ValueError for lengths, features, nodes or components out of range."""
     feature, low, high, roots, leaf, component = (
         np.array(document[name], np.int64) for name in ("feature", "low", "high", "roots", "leaf", "component")
     )
@@ -169,7 +172,7 @@ def _trees(document: Mapping[str, Sequence[Any]]) -> DecisionTrees:
     if not len(roots):
         raise ValueError("it has no tree")
     if {len(low), len(high), len(threshold)} != {nodes} or {len(leaf), len(component)} != {len(share)}:
-        raise ValueError("a tree has parts of unlike lengths")
+        raise ValueError("the lists of a tree have different lengths")
     if feature.max() >= len(NAMES) or not np.isfinite(share).all() or not np.isfinite(threshold).all():
         raise ValueError("a tree uses a feature that does not exist")
     if any(len(indices) and not 0 <= indices.min() <= indices.max() < nodes for indices in (low, high, roots, leaf)):

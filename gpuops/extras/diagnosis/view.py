@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from gpuops.extras.diagnosis.model import Forest
     from gpuops.model.vcenter.inventory import Inventory
 
-_MOST_SHOWN: Final = 3
-_MOST_CASES: Final = 20
+_SHOWN_SUSPECTS: Final = 3
+_SHOWN_CASES: Final = 20
 NEXT: Final = {
     Component.NONE: "look in its guest: no counter shows what it waits for",
     Component.NOISY_NEIGHBOUR: "gpuops size shows which VMs should not share a GPU; gpuops inventory shows its VMs",
     Component.SCHEDULER: "gpuops host scheduler show",
-    Component.LICENCE: "check the licence server in its guest: nvidia-smi -q there shows the licence",
+    Component.LICENCE: "check the licence server: nvidia-smi -q in its guest shows the licence",
     Component.THROTTLING: "gpuops top --show gpus shows temperature and power; check cooling and the power limit",
     Component.PCIE_LINK: "reseat the GPU; gpuops readiness shows whether its host can be emptied first",
     Component.ECC: "nvidia-smi -q -d ECC,ROW_REMAPPER on the host; have the GPU replaced if errors come back",
@@ -53,7 +53,7 @@ def diagnosed_text(diagnoses: Diagnosed, inventory: Inventory) -> Shown:
         parts.append(Text(f"{vm.vm} ({vm.id}), {vm.hours:.0f} h of history:"))
         parts += _suspects(vm.diagnosis)
     parts += [Text(note, "dim") for note in (*_notes(diagnoses.model), SETTLE)]
-    parts += [Text(f"left out: {name}: {reason}", "dim") for name, reason in sorted(diagnoses.left_out.items())]
+    parts += [Text(f"not diagnosed: {name}: {reason}", "dim") for name, reason in sorted(diagnoses.left_out.items())]
     return parts
 
 
@@ -61,7 +61,7 @@ def _suspects(diagnosis: Diagnosis) -> Iterator[Text]:
     """Yield the suspects of one VM, contradictions between its counters, and components that cannot be judged here."""
     if not diagnosis.suspects:
         yield Text("  no counter names a component by itself")
-    for rank, suspect in enumerate(diagnosis.suspects[:_MOST_SHOWN]):
+    for rank, suspect in enumerate(diagnosis.suspects[:_SHOWN_SUSPECTS]):
         style = "" if suspect.component is Component.NONE else "yellow"
         yield Text(f"  {suspect.probability:>4.0%}  {WORDS[suspect.component]}{_evidence_text(suspect)}", style)
         if rank == 0:
@@ -70,7 +70,7 @@ def _suspects(diagnosis: Diagnosis) -> Iterator[Text]:
         yield Text(f"  counters contradict each other: {note}", "yellow")
     for words, components in _components_by_need(diagnosis).items():
         names = ", ".join(WORDS[component] for component in components)
-        yield Text(f"  cannot be judged here: {names}: needs {words}", "dim")
+        yield Text(f"  cannot be judged here: {names} (needs {words})", "dim")
 
 
 def _components_by_need(diagnosis: Diagnosis) -> dict[str, list[Component]]:
@@ -163,16 +163,13 @@ def cases_text(judged: JudgedCases) -> Shown:
         for case, diagnosis in judged.cases
         if _first_suspect(diagnosis) not in (case.at_fault or {Component.NONE})
     ]
-    for case, diagnosis in wrong[:_MOST_CASES]:
+    for case, diagnosis in wrong[:_SHOWN_CASES]:
         real_cause = " and ".join(WORDS[component] for component in sorted(case.at_fault)) or WORDS[Component.NONE]
-        first_suspect = _first_suspect(diagnosis)
-        parts.append(
-            Text(
-                f"{case.name}: was {real_cause}; said {WORDS[first_suspect] if first_suspect else 'nothing'}", "yellow"
-            )
-        )
-    if len(wrong) > _MOST_CASES:
-        parts.append(Text(f"and {len(wrong) - _MOST_CASES} more, which --output json has", "dim"))
+        suspect = _first_suspect(diagnosis)
+        suspect_text = WORDS[suspect] if suspect is not None else "nothing"
+        parts.append(Text(f"{case.name}: the cause was {real_cause}; diagnosed: {suspect_text}", "yellow"))
+    if len(wrong) > _SHOWN_CASES:
+        parts.append(Text(f"and {len(wrong) - _SHOWN_CASES} more: --output json has all cases", "dim"))
     return [*parts, *(Text(note, "dim") for note in _notes(judged.model))]
 
 
@@ -210,9 +207,9 @@ class DiagnoseCasesDocument(PrintedDocument, frozen=True):
 
 
 def settled_text(name: str, components: Sequence[Component]) -> Shown:
-    """Return the confirmation that a diagnosis was noted."""
+    """Return a text that confirms the stored cause of a diagnosis."""
     return [
-        Text(f"{name}: noted: {' and '.join(WORDS[component] for component in components)}"),
+        Text(f"{name}: stored as the cause: {' and '.join(WORDS[component] for component in components)}"),
         Text("the next model learns from it: gpuops diagnose train", "dim"),
     ]
 

@@ -1,4 +1,4 @@
-"""`gpuops pool`: GPUs lent over the network."""
+"""`gpuops pool`: lends shares of GPUs over the network to VMs without a GPU, and takes them back."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ from gpuops.report.document import DOCUMENTS
 if TYPE_CHECKING:
     from gpuops.api import Site
 
-pool = VerbTable("pool", "Lend shares of GPUs over the network, and keep the book of them.")
+pool = VerbTable("pool", "Lend shares of GPUs over the network, and take them back.")
 
-PoolName = Annotated[str | None, typer.Argument(metavar="[POOL]", help="Its name; default: the only pool.")]
+PoolName = Annotated[str | None, typer.Argument(metavar="[POOL]", help="The name of the pool; default: the only pool.")]
 Client = Annotated[
-    str, typer.Option("--client", metavar="VM", autocompletion=completion.vms, help="A VM without a GPU.")
+    str,
+    typer.Option(
+        "--client", metavar="VM", autocompletion=completion.vms, help="The VM without a GPU that uses the shares."
+    ),
 ]
 
 
 def _answer_pool_command(common: CommonOptions, kind: str, command: Callable[[Site], PoolAnswer]) -> None:
-    """Run the command, show its answer, and exit with its code. `kind`: of its document."""
+    """Run the command, show its answer, and exit with its code. `kind`: the kind of its document."""
     from gpuops.console.opening import open_site
 
     with open_site(common) as site:
@@ -48,13 +51,15 @@ def _answer_pool_command(common: CommonOptions, kind: str, command: Callable[[Si
 @spread
 def pool_create(
     common: CommonOptions,
-    file: Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="The pool: templates/pool.yaml is one.")],
+    file: Annotated[
+        Path, typer.Option("--file", "-f", metavar="FILE", help="The file of the pool, such as templates/pool.yaml.")
+    ],
     dry_run: DryRun = False,
 ) -> None:
-    """Make a pool, or change it to what its file says: servers, quotas, network, program.
+    """Make the pool that a file describes, or change it: servers, quotas, network, program.
 
-    Servers are VMs with whole GPUs. One with leases leaves a pool only after `gpuops pool reclaim`. A pool whose file
-    names no servers is deleted.
+    Servers are VMs with whole GPUs. A server with leases leaves a pool only after `gpuops pool reclaim`. A pool whose
+    file lists no servers is deleted.
 
     \b
     Examples:
@@ -88,13 +93,15 @@ def pool_show(common: CommonOptions, pool: PoolName = None) -> None:
 def pool_lend(
     common: CommonOptions,
     client: Client,
-    gpu_memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of each GPU, such as 8GiB.")],
-    lasts: Annotated[str, typer.Option("--for", metavar="TIME", help="How long, such as 4h, 90m or 1d.")],
-    gpus: Annotated[int, typer.Option("--gpus", min=1, max=64, metavar="N", help="Of so many different GPUs.")] = 1,
+    gpu_memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of each share, such as 8GiB.")],
+    lasts: Annotated[str, typer.Option("--for", metavar="TIME", help="Duration of the lease, such as 4h, 90m or 1d.")],
+    gpus: Annotated[
+        int, typer.Option("--gpus", min=1, max=64, metavar="N", help="Lend a share of each of N different GPUs.")
+    ] = 1,
     pool: PoolName = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Lend a client shares of GPUs until a moment, or refuse where there is no room now.
+    """Lend a client shares of GPUs for some time. Refuses if there is not enough idle GPU memory now.
 
     \b
     Examples:
@@ -108,7 +115,7 @@ def pool_lend(
 @pool.command("return")
 @spread
 def pool_return(common: CommonOptions, client: Client, pool: PoolName = None, dry_run: DryRun = False) -> None:
-    """Give back what a client has, and cut it off.
+    """Return the shares of a client, and end its access to them.
 
     \b
     Examples:
@@ -124,21 +131,26 @@ def pool_reclaim(
     common: CommonOptions,
     pool: PoolName = None,
     server: Annotated[
-        str | None, typer.Option("--server", metavar="VM", help="It lends nothing more; its leases end.")
+        str | None,
+        typer.Option("--server", metavar="VM", help="Take back this server: it lends nothing new, and its leases end."),
     ] = None,
     due: Annotated[
-        bool, typer.Option("--due", help="Only what is due: for cron, each minute (gpuops help pool).")
+        bool, typer.Option("--due", help="Do only what is due: for cron, each minute (gpuops help pool).")
     ] = False,
     grace: Annotated[
         str | None,
-        typer.Option("--grace", metavar="TIME", help="How long clients keep it, or 0. Default: `grace` of the file."),
+        typer.Option(
+            "--grace",
+            metavar="TIME",
+            help="How long clients keep their shares; 0 = not at all. Default: `grace` of the file.",
+        ),
     ] = None,
-    dead: Annotated[bool, typer.Option("--dead", help="The server is dead: its leases end at once.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="The server lends again.")] = False,
+    dead: Annotated[bool, typer.Option("--dead", help="Report the server dead: its leases end at once.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Let the server lend again.")] = False,
     dry_run: DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before clients lose something.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before clients lose shares.")] = False,
 ) -> None:
-    """Take back a server with a grace period, or do what is due: end leases, ask servers for their health.
+    """Take back a server after a grace period, or do what is due: end leases, check the health of servers.
 
     \b
     Examples:
@@ -149,16 +161,17 @@ def pool_reclaim(
     from gpuops.console.running import confirm
 
     if (server is not None) is due:
-        raise UsageError("use either --server or --due", hint="gpuops pool show lists servers")
+        raise UsageError("set either --server VM or --due", hint="gpuops pool show lists the servers of pools")
     options = [name for name, is_typed in (("--grace", grace), ("--dead", dead), ("--again", again)) if is_typed]
     if len(options) > (0 if due else 1):
-        raise UsageError(f"{' and '.join(options)}: at most one, and only with --server", hint=f"remove {options[-1]}")
-    kept_for = None if grace is None else lease_time(grace, "--grace", may_be_zero=True)
-    request = Reclaim(server, kept_for, dead, again)
+        rule = "cannot be used with --due" if due else "exclude each other"
+        raise UsageError(f"{' and '.join(options)} {rule}", hint=f"remove {options[-1]}")
+    grace_time = None if grace is None else lease_time(grace, "--grace", may_be_zero=True)
+    request = Reclaim(server, grace_time, dead, again)
 
     def consent(planned: PoolAnswer) -> None:
         if not yes:  # shown as applied, because the text of a plan ends with "dry run: nothing was changed"
-            confirm(pool_answer_text(replace(planned, applied=True)), "clients lose what is above")
+            confirm(pool_answer_text(replace(planned, applied=True)), "clients lose the shares listed above")
 
     _answer_pool_command(
         common, "pool-reclaim", lambda site: reclaim_gpus(pool, request, site, consent, apply=not dry_run)

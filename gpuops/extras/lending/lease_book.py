@@ -1,7 +1,7 @@
-"""A pool of GPUs lent over the network, and the book of its leases: client, share of a GPU, and end of each lease.
+"""A pool of GPUs that are lent over the network, and the book of its leases: client, shares of GPUs, and end.
 
-A server is a VM with whole GPUs, a client a VM without. A lease gives one client a part of the memory of one GPU or of
-several until a moment. All moments are aware and in UTC, all sizes in MiB.
+A server is a VM with whole GPUs, a client a VM without a GPU. A lease gives one client a part of the memory of one or
+several GPUs until it ends. All times are in UTC, all sizes in MiB.
 
     lent -> ending -> ended
 """
@@ -37,9 +37,9 @@ class LeaseState(StrEnum):
 
     LENT = "lent"
     ENDING = "ending"
-    """It is taken back and ends at `ends_at`; after that moment: its client is still to be cut off."""
+    """It ends at `ends_at`, because it is taken back; after that time its client must still be cut off."""
     ENDED = "ended"
-    """Its client is cut off, or was never set up: its shares are free. The book forgets it."""
+    """Its client is cut off, or was never set up, so its shares are free. It is no longer stored."""
 
 
 class ServerState(StrEnum):
@@ -78,7 +78,7 @@ class PoolServer:
 
     @property
     def is_reported_dead(self) -> bool:
-        """Whether someone said so with `gpuops pool reclaim --dead`: if its VM is not seen, its shares are free."""
+        """Return whether an admin reported it dead (`pool reclaim --dead`): without its VM, its shares are free."""
         return self.state is ServerState.DEAD and self.because == REPORTED_DEAD
 
 
@@ -119,7 +119,7 @@ class LeaseWish:
 )  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class GpuLease:
-    """Shares of one client until a moment."""
+    """The shares of one client until `ends_at`."""
 
     id: str
     wish: LeaseWish
@@ -136,7 +136,7 @@ class GpuLease:
 
     @property
     def holds(self) -> bool:
-        """Whether its shares are taken: until its client is cut off, even after `ends_at`."""
+        """Return whether its shares are taken: until its client is cut off, even after `ends_at`."""
         return self.state is not LeaseState.ENDED
 
     def has_shares_of(self, server: str) -> bool:
@@ -146,7 +146,7 @@ class GpuLease:
 @stored_as("PoolQuota", memory_mib="memory_mib", shares="shares")
 @dataclass(frozen=True, slots=True)
 class PoolQuota:
-    """The most that an owner may have at one moment; None = no limit."""
+    """The most that an owner may have at one time; None = no limit."""
 
     memory_mib: Annotated[Memory | None, Key("memory")] = None
     shares: Annotated[int, Meta(ge=1, le=100_000)] | None = None
@@ -156,13 +156,15 @@ class PoolQuota:
 def program_name(text: str) -> str:
     """Return the name of a program or a pool. Raises ValueError for a text of another form."""
     if not PROGRAM_NAME.fullmatch(text):
-        raise ValueError("should have only small letters, digits and - between them, at most 50")
+        raise ValueError("should have at most 50 lower-case letters, digits, and hyphens between them")
     return text
 
 
 def lease_time(text: str, option: str = "", *, may_be_zero: bool = False) -> timedelta:
-    """Return the time written as `4h`, `90m`, `1h30m` or `2d`; `0`, `0h` if it may be zero. Raises UsageError, with
-    the option in its message if there is one."""
+    """Return the duration written as `4h`, `90m`, `1h30m` or `2d`; `0` or `0h` only if it may be zero.
+
+    Raises UsageError, with the option in its message if there is one.
+    """
     match = _TIME.fullmatch("0m" if text == "0" else text)
     time = timedelta(**{unit: int(number) for unit, number in match.groupdict("0").items()}) if match else None
     if time is None or not (time or may_be_zero):
@@ -195,7 +197,7 @@ class LendingPool:
     )
     quotas: Annotated[Mapping[str, PoolQuota], Reads(dict, _Quotas)] = field(default_factory=dict)
     quota: Annotated[PoolQuota, Reads(lambda quota: quota or PoolQuota(), PoolQuota | None, default=None)] = PoolQuota()
-    """The quota of each owner that is not in `quotas`; without it, as much as there is."""
+    """The quota of each owner that is not in `quotas`; without it, such owners have no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +230,7 @@ class LeaseBook:
 
     @property
     def open_leases(self) -> tuple[GpuLease, ...]:
-        """The leases whose shares are taken."""
+        """Return the leases whose shares are taken."""
         return tuple(lease for lease in self.leases if lease.holds)
 
     def with_server(self, server: PoolServer) -> LeaseBook:
@@ -243,7 +245,7 @@ class LeaseBook:
 
 @dataclass(frozen=True, slots=True)
 class PoolAnswer:
-    """What a command did, or would do."""
+    """The changes that a command made, or would make."""
 
     before: LeaseBook | None
     """None = there was no such pool."""
@@ -251,19 +253,19 @@ class PoolAnswer:
     applied: bool
     rejections: tuple[Rejection, ...] = ()
     requested_lease: GpuLease | None = None
-    """The lease that was asked for, new or not."""
+    """The lease that the command requested; it may have existed before."""
     failed: tuple[str, ...] = ()
-    """Hooks that failed in guests, and marks that could not be cleared; the next command tries them again."""
+    """Hooks that failed in guests, and marks that could not be changed; the next command tries them again."""
     warnings: tuple[str, ...] = ()
 
     @property
     def deleted(self) -> bool:
-        """Whether the pool is out of the book, or would be: once the mark of each server is cleared."""
+        """Return whether the pool is deleted, or would be: it has no servers, and their marks could be removed."""
         return not self.after.servers and not self.failed and not self.rejections
 
     @property
     def changes(self) -> LeaseBook:
-        """The pool with the servers and leases alone that changed, and the lease that was asked for."""
+        """Return the pool with only the servers and leases that changed, and the requested lease."""
         before = self.before or LeaseBook(self.after.pool)
         servers = tuple(server for server in self.after.servers if server not in before.servers)
         leases = (lease for lease in self.after.leases if lease == self.requested_lease or lease not in before.leases)
@@ -271,7 +273,7 @@ class PoolAnswer:
 
     @property
     def removed_servers(self) -> tuple[str, ...]:
-        """The names of servers that leave the pool."""
+        """Return the names of servers that leave the pool."""
         servers = self.before.servers if self.before is not None else ()
         return tuple(server.name for server in servers if self.after.server(server.name) is None)
 
@@ -281,5 +283,5 @@ class PoolAnswer:
 
     @property
     def exit_code(self) -> int:
-        """3 = refused, 4 = something failed."""
+        """Return the exit code: 3 = refused, 4 = something failed."""
         return report_exit_code(refused=self.rejections, partly=self.failed)

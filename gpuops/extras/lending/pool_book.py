@@ -1,4 +1,4 @@
-"""The book of a vCenter's pools: one record for each pool, with its servers and leases."""
+"""Stores the pools of a vCenter: one record for each pool, with its servers and leases."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from gpuops.extras.lending.lease_book import LeaseBook
 from gpuops.extras.lending.lending import Decision
 
 EARLIER_FILE: Final = "pools.sqlite"
-"""Where an earlier version kept pools, in the state directory."""
+"""The file in the state directory in which an earlier version stored pools."""
 _MESSAGES: Final = {
     "keeps": "book of pools",
-    "hint": "nothing is lent without it: free the disk, start the server, or bring the book back from a backup",
+    "hint": "free disk space, start the database server, or restore it from a backup; until then nothing is lent",
 }
-POOL: Final = BookKind("pool", LeaseBook, "the book of pool {key}", "bring it back from a backup; nothing is lent")
+POOL: Final = BookKind(
+    "pool", LeaseBook, "the book of pool {key}", "restore it from a backup; until then nothing is lent"
+)
 Decide = Callable[[LeaseBook | None, tuple[LeaseBook, ...]], Decision]
-"""Returns the changed book, or why it stays as it is; gets the present book and the other pools of the vCenter."""
+"""Gets the stored book (None = new) and the other pools of the vCenter; returns the new book, or reasons against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class PoolBooks:
             return records.every(POOL)
 
     def change(self, name: str, decide: Decide, *, write: bool = True) -> tuple[LeaseBook | None, Decision]:
-        """Change the book; return the book before (None = it is new) and the decision, which has the ended leases too.
+        """Change the book of a pool; return the old one (None = it is new) and the decision, with the ended leases.
 
         Without `write` the change is only computed. While `decide` runs, no other process changes a pool of this
         vCenter. The change is on disk when this returns. If `decide` raises or refuses, nothing is changed.
@@ -66,7 +68,7 @@ class PoolBooks:
             books = records.every(POOL)
             before = books.pop(name, None)
             after, rejections = decide(before, tuple(books.values()))
-            if isinstance(records, BookChange) and not rejections:  # the leases that ended leave the book
+            if isinstance(records, BookChange) and not rejections:  # leases that ended are not stored
                 leases = tuple(lease for lease in after.leases if lease.holds)
                 records.put(POOL, name, replace(after, leases=leases))
         return before, (after, rejections)

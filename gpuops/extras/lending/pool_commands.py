@@ -1,7 +1,7 @@
-"""The commands of `gpuops pool`: each decides in one transaction, by one look at vCenter, then runs hooks in guests.
+"""The commands of `gpuops pool`: each decides in one transaction, by one read of vCenter, then runs hooks in guests.
 
-If gpuops is killed in between, the book has what is left to do: the next command for that pool does it, and
-`pool reclaim --due`, which cron runs, is enough.
+If gpuops is killed in between, the book shows which hooks must still run. The next command for that pool runs them, for
+example `pool reclaim --due`, which cron runs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation.nights.night_refusals import ahead_by, clock_trouble
 
 MOST_AGE: Final = timedelta(minutes=10)
-"""No decision uses readings of vCenter and of servers that are older: a process that was stopped for an hour would
-end leases by an old state. A person who is asked for consent must answer within this time."""
+"""The age up to which readings of vCenter and of servers are used. A process that was stopped for an hour would end
+leases by an old state. An admin must answer the question of the command within this time."""
 
 
 def create_pool(file: PoolFile, site: Site, *, apply: bool) -> PoolAnswer:
@@ -49,7 +49,7 @@ def create_pool(file: PoolFile, site: Site, *, apply: bool) -> PoolAnswer:
             if book.open_leases and (old.network, old.program) != (pool.network, pool.program):
                 rule = f"its leases are set up with {old.program or 'no program'} in the network {old.network}"
                 rejections += (Rejection(pool.name, rule, hint="end its leases with gpuops pool reclaim first"),)
-            return pool_members.as_the_fleet_is(after, command.inventory, command.began), refused + rejections
+            return pool_members.with_dead_servers(after, command.inventory, command.began), refused + rejections
 
         return command.answer(decide)
 
@@ -58,7 +58,7 @@ def read_pools(name: str | None, site: Site) -> tuple[LeaseBook, ...]:
     """Return the books of all pools, or of the one with this name. Raises UsageError, StateDamaged."""
     with PoolBooks.open(site.state_dir, site.journal_url, site.vcenter.uuid, write=False) as books:
         pools = books.read()
-        return tuple(pools.values()) if name is None else (pool_members.pool_meant(name, pools),)
+        return tuple(pools.values()) if name is None else (pool_members.choose_pool(name, pools),)
 
 
 def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> PoolAnswer:
@@ -68,11 +68,11 @@ def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> 
 
         def decide(book: LeaseBook) -> lending.Decision:
             if book.pool.program is not None:
-                load_program(book.pool.program)  # nothing is lent by a program that cannot be read
-            complete, rejections = pool_members.wish_of(wish, book, command.inventory)
+                load_program(book.pool.program)  # raises if it cannot be read: then nothing is lent
+            complete_wish, rejections = pool_members.complete_wish(wish, book, command.inventory)
             if rejections:
                 return book, rejections
-            return lending.lend(book, complete, id, command.began)
+            return lending.lend(book, complete_wish, id, command.began)
 
         answer = command.answer(decide)
         if answer.rejections:
@@ -82,12 +82,12 @@ def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> 
 
 
 def return_lease(name: str | None, client: str, site: Site, *, apply: bool) -> PoolAnswer:
-    """End the lease of this client, and cut it off. Raises as `lend`."""
+    """End the lease of this client, and cut it off. Raises as `lend_gpus`."""
     with _command(name, site, apply=apply) as command:
 
         def decide(book: LeaseBook) -> lending.Decision:
             uuid = pool_members.client_uuid(client, book, command.inventory)
-            return lending.give_up(book, uuid, command.began), ()
+            return lending.end_lease_of(book, uuid, command.began), ()
 
         return command.answer(decide)
 
@@ -95,12 +95,12 @@ def return_lease(name: str | None, client: str, site: Site, *, apply: bool) -> P
 def reclaim_gpus(
     name: str | None, request: Reclaim, site: Site, consent: Callable[[PoolAnswer], None], *, apply: bool
 ) -> PoolAnswer:
-    """Take a server back, or do what is due: end leases, ask servers for their health.
+    """Take a server back, or do what is due: end leases, check the health of servers.
 
     `consent` is called before a client loses something early; if it raises, nothing is changed. Raises as `lend_gpus`.
     """
     with _command(name, site, apply=apply) as command:
-        old_book = pool_members.pool_meant(command.pool, command.books.read())
+        old_book = pool_members.choose_pool(command.pool, command.books.read())
         guests = PoolGuests(site, command.inventory, command.books, command.with_fleet(old_book))
         healths = guests.healths() if request.server is None else ()
 
@@ -128,12 +128,12 @@ def _command(name: str | None, site: Site, new: LendingPool | None = None, *, ap
     Raises Refused if the clocks differ: machines that share a book would otherwise end leases too early or too late.
     """
     with PoolBooks.open(site.state_dir, site.journal_url, site.vcenter.uuid, write=apply) as books:
-        pool = new or pool_members.pool_meant(name, books.read()).pool
+        pool = new or pool_members.choose_pool(name, books.read()).pool
         began, inventory = site.clock(), site.vcenter.inventory()
         # the clock of a simulated vCenter may be set to any time
         ahead = ahead_by(inventory.taken_at, began, site.clock()) if site.same_time else None
         if trouble := clock_trouble(ahead, "it is unknown when a lease ends"):
-            raise Refused(f"clocks: {trouble}", hint="synchronise this machine and vCenter by NTP")
+            raise Refused(f"clocks: {trouble}", hint="synchronise the clocks of this machine and vCenter by NTP")
         inventory = site.vcenter.with_tags(inventory) if pool.owner_by.needs_tags else inventory
         yield _PoolCommand(site, books, pool.name, apply, LeaseBook(new) if new else None, began, inventory)
 
@@ -152,7 +152,8 @@ class _PoolCommand:
     inventory: Inventory
 
     def with_fleet(self, book: LeaseBook | None) -> LeaseBook:
-        return pool_members.as_the_fleet_is(known_book(book or self.new, self.pool), self.inventory, self.began)
+        """Return the book, or that of a new pool, in which servers that do not run are dead."""
+        return pool_members.with_dead_servers(known_book(book or self.new, self.pool), self.inventory, self.began)
 
     def answer(
         self,
@@ -188,16 +189,18 @@ class _PoolCommand:
 
         def decide_book(book: LeaseBook | None, other_books: tuple[LeaseBook, ...]) -> lending.Decision:
             if self.site.clock() - self.began > MOST_AGE:
-                message = f"pool {self.pool}: this command read vCenter over {MOST_AGE.seconds // 60} min ago"
-                raise Locked(f"{message}: nothing was changed", hint="run the same command again")
+                message = (
+                    f"pool {self.pool} was not changed: this command read vCenter over {MOST_AGE.seconds // 60} min ago"
+                )
+                raise Locked(message, hint="run the same command again")
             after, rejections = decide(self.with_fleet(book))
-            rejections = rejections or tuple(pool_members.in_another_pool(book, after, other_books))
+            rejections = rejections or tuple(pool_members.servers_of_other_pools(book, after, other_books))
             if agreement is not None and not rejections:
                 agreement.require(PoolAnswer(book, after, applied=False))
             return after, rejections
 
         before, (after, rejections) = self.books.change(self.pool, decide_book, write=agreement is not None)
-        if rejections:  # a refused command changes nothing
+        if rejections:  # a refused command changes nothing: show the stored book
             after = before or LeaseBook(LendingPool(self.pool, ""))
         return PoolAnswer(before, after, applied=False, rejections=rejections)
 

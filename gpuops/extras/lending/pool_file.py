@@ -1,4 +1,4 @@
-"""Reads the YAML file of a pool, and that of the program that lends its GPUs over the network.
+"""Reads the YAML files of a pool, and of the program that lends its GPUs over the network.
 
 `templates/pool.yaml` is the commented example of a pool. `templates/remote-gpu` has the programs that come with gpuops;
 a pool names one of them, or the path of another file. A program's file holds shell commands for guests: anyone who can
@@ -22,13 +22,13 @@ from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.file_keys import Key, Reads, Text
 
 
-def _script(text: str) -> str:
+def _checked_script(text: str) -> str:
     if not all(character.isprintable() or character in "\n\t" for character in text):
-        raise ValueError("has a control character in it")
+        raise ValueError("contains a control character")
     return text
 
 
-Script = Annotated[str, Reads(_script, Annotated[str, Meta(min_length=1, max_length=10_000)])]
+Script = Annotated[str, Reads(_checked_script, Annotated[str, Meta(min_length=1, max_length=10_000)])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ServerPorts:
 
     def __post_init__(self) -> None:
         if self.last > 65535:
-            raise ValueError("`first` and `count` reach beyond port 65535")
+            raise ValueError("`first` + `count` goes beyond port 65535")
 
     @property
     def last(self) -> int:
@@ -74,8 +74,9 @@ def load_program(name: str) -> RemoteProgram:
     if not PROGRAM_NAME.fullmatch(name):
         path = Path(name)
         text = read_text(path)
-        if (opening := replaceable(path)) is not None:  # the path may come from the book
-            message = f"{path} is not used, because its scripts run in guests: {opening.why}"
+        # checked here, because the path may come from the stored book
+        if (opening := replaceable(path)) is not None:
+            message = f"{path} is refused, because its scripts run in guests: {opening.why}"
             raise UsageError(message, hint=opening.fix)
         return parse_remote_gpu(text, name)
     programs = {Path(file).stem: path for file, path in templates().items() if file.startswith("remote-gpu/")}
@@ -86,7 +87,7 @@ def load_program(name: str) -> RemoteProgram:
 
 
 def parse_remote_gpu(text: str, name: str) -> RemoteProgram:
-    """Return the program of a YAML text; errors call it `name`. Raises PolicyError."""
+    """Return the program of a YAML text; `name`: its name in error messages. Raises PolicyError."""
     hint = "templates/remote-gpu/lupine.yaml shows every key, with comments"
     return read_as(RemoteProgram, parse_yaml(text, name), name, hint)
 

@@ -1,7 +1,8 @@
 """Runs the hooks of a pool's program in the guests of servers and clients, and marks the servers that lend.
 
-Lease ids, addresses and paths come from guests or files of others: each is checked before it is sent. Hooks may run
-again after a command was killed, and commands need no lock: see `gpuops/guest_scripts/pool.sh`."""
+Lease ids, addresses and paths come from guests or from files that others wrote, so each is checked before it is sent.
+Hooks may run again after a command was killed, and commands need no lock: see `gpuops/guest_scripts/pool.sh`.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +34,13 @@ from gpuops.plan.core.steps import SetAttribute
 PREFIX: Final = "gpuops-pool-"
 """Prefix of temporary directories in guests, and of ids of operations."""
 HOOK_FAILED: Final = 1
-"""Exit code of a script whose hook failed; `health` has another one if its hook could not be run."""
+"""The exit code of a script whose hook failed. `health` ends with another code if its hook could not be run."""
 SCRIPT_S: Final = 120.0
 """How long one script may take in a guest."""
 MARKS: Final = "pool marks"
 """The kind of run that marks servers, in journals. Several commands may mark at once."""
 LONGEST_MARKING: Final = timedelta(hours=1)
-"""A run of marks that began earlier and is still open was killed."""
+"""A run of marks that is open for longer than this was killed."""
 _LEASE: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,62}")
 _PORT: Final = re.compile(r"^port ([0-9]{1,5})$", re.MULTILINE)
 _SHARE: Final = re.compile(r"^lease ([0-9a-z][0-9a-z-]{0,62}) ([0-9]{1,3}) ([0-9]{1,9})$", re.MULTILINE)
@@ -48,13 +49,13 @@ _SHARE: Final = re.compile(r"^lease ([0-9a-z][0-9a-z-]{0,62}) ([0-9]{1,3}) ([0-9
 def hook_command(action: str, hook: str, *arguments: int, **variables: str | int) -> str:
     """Return the command that runs a hook in a guest; `pool.sh` has the actions, their arguments and variables.
 
-    Raises Refused for an id of a lease that would be another word or path in a shell.
+    Raises Refused for a lease id with other characters: it becomes a path in the guest.
     """
     lease = str(variables.get("LEASE", "0"))
     if not _LEASE.fullmatch(lease):
         raise Refused(
             f"{lease[:80]!r} is not the id of a lease",
-            hint="use lower-case letters, digits and hyphens, 63 characters at most",
+            hint="a lease id has only lower-case letters, digits and hyphens: see gpuops pool show",
         )
     return shell_command("pool", action, hook, *arguments, variables=variables)
 
@@ -64,18 +65,19 @@ def granted_port(printed: str, server: str) -> int:
     port = _PORT.search(printed)
     if port is None:
         raise StepFailed(
-            f"{server}: its guest printed no port", hint="check that the hook grant.server of the program prints it"
+            f"{server}: its guest printed no port",
+            hint="check that the hook grant.server of the program prints a line `port N`",
         )
     return int(port[1])
 
 
 def served_shares(printed: str) -> dict[tuple[str, int], int]:
-    """Return the memory that is used of each share, by lease and GPU, as the health hook printed it."""
+    """Return the MiB that each share uses, by lease and GPU, as the health hook printed them."""
     return {(lease, int(gpu)): int(used_mib) for lease, gpu, used_mib in _SHARE.findall(printed)}
 
 
 def first_address(texts: Sequence[str]) -> str | None:
-    """Return the first of these by which others reach a guest, IPv4 before IPv6, or None."""
+    """Return the first address at which others can reach a guest, IPv4 before IPv6, or None."""
     reachable = [str(parsed) for text in texts if (parsed := unicast_address(text)) is not None]
     return min(reachable, key=lambda text: ip_address(text).version, default=None)
 
@@ -96,9 +98,9 @@ class PoolGuests:
         """Cut off clients whose leases are over, then set up new ones. Raises NotConnected, Locked, StateDamaged."""
         if self.book.pool.program is not None:
             for lease in lending.to_disable(self.book, self.site.clock()):
-                self._try(lease, partial(self._run_hooks, lease.id, enable=False))
+                self._note_failure_of(lease, partial(self._run_hooks, lease.id, enable=False))
             for lease in lending.to_enable(self.book):
-                self._try(lease, partial(self._run_hooks, lease.id, enable=True))
+                self._note_failure_of(lease, partial(self._run_hooks, lease.id, enable=True))
 
     def healths(self) -> tuple[ServerHealth, ...]:
         """Return the health of each server that is not dead, as its health hook reports it; () without a program.
@@ -133,22 +135,23 @@ class PoolGuests:
         """Set up the client of this lease, or cut it off, and record the begin and the end."""
         self._write(lambda book: lending.hooks_begin(book, id, self.site.clock()))
         due = lending.to_enable(self.book) if enable else lending.to_disable(self.book, self.site.clock())
-        for lease in (lease for lease in due if lease.id == id):  # else another command has done it
+        for lease in (lease for lease in due if lease.id == id):  # none if another command has done it meanwhile
             if self._grant(lease) if enable else self._revoke(lease):
                 self._write(lambda book: lending.hooks_ended(book, id, enable, self.site.clock()))
 
     def _write(self, change: Callable[[LeaseBook], LeaseBook]) -> None:
+        """Change the stored book, and update `book`, in which the leases that this command ended stay."""
         name = self.book.pool.name
         _, (after, _) = self.books.change(name, lambda book, _: (change(known_book(book, name)), ()))
         ended = [lease for lease in self.book.leases if not lease.holds]
         self.book = after.with_leases(ended).with_leases(after.leases)
 
     def _grant(self, lease: GpuLease) -> bool:
-        """Lend each share on its server, then give the client their addresses. Return True: all of it is done.
+        """Lend each share on its server, then give the client their addresses; return True, as `_revoke` if all worked.
 
         Raises Refused, StepFailed, OutcomeUnknown, NotConnected.
         """
-        program, client = self._program(), self._running(lease.wish.client_uuid, lease.wish.client)
+        program, client = self._program(), self._running_vm(lease.wish.client_uuid, lease.wish.client)
         client_address, endpoints = self._address(client), list[str]()
         for share in lease.shares:
             left_s = int((lease.ends_at - self.site.clock()).total_seconds())
@@ -171,14 +174,14 @@ class PoolGuests:
 
         A failure in the client's guest is only a warning, because the servers end the use of the shares.
         """
-        revoked = [self._try(lease, partial(self._revoke_share, lease, share)) for share in lease.shares]
+        revoked = [self._note_failure_of(lease, partial(self._revoke_share, lease, share)) for share in lease.shares]
         try:
-            client = self._running(lease.wish.client_uuid, lease.wish.client)
+            client = self._running_vm(lease.wish.client_uuid, lease.wish.client)
             self._run(client, hook_command("revoke_client", self._program().revoke.client, LEASE=lease.id))
         except NotConnected:
             raise
         except GpuopsError as error:
-            self.warnings.append(f"{lease.wish.client}: its environment may stay: {error.message}")
+            self.warnings.append(f"{lease.wish.client}: its settings for the lent GPUs may remain: {error.message}")
         return all(revoked)
 
     def _revoke_share(self, lease: GpuLease, share: LentShare) -> None:
@@ -189,7 +192,7 @@ class PoolGuests:
         server = self.book.server(share.server)
         vm = vm_with(server.uuid, self.inventory) if server is not None else None
         if server is None or (server.is_reported_dead if vm is None else vm.power is PowerState.OFF):
-            return  # `revoke_all` runs before this server lends again
+            return  # nothing serves the share now, and `revoke_all` runs before this server lends again
         try:
             running, address = self._server(share.server)
             hook = self._program().revoke.server
@@ -198,11 +201,14 @@ class PoolGuests:
         except (StepFailed, OutcomeUnknown, Refused) as error:
             if server.state is not ServerState.DEAD:
                 raise
-            hint = f"if its guest cannot be reached, power {server.name} off: its leases then end"
+            hint = f"if its guest stays unreachable, power {server.name} off: its leases then end"
             raise StepFailed(error.message, hint=hint) from error
 
-    def _try(self, lease: GpuLease, action: Callable[[], object]) -> bool:
-        """Return whether the action worked. Raises NotConnected, Locked, StateDamaged."""
+    def _note_failure_of(self, lease: GpuLease, action: Callable[[], object]) -> bool:
+        """Run the action, and add its error to `failed`; return whether it worked.
+
+        Raises NotConnected, Locked, StateDamaged.
+        """
         try:
             action()
             return True
@@ -216,18 +222,18 @@ class PoolGuests:
         """Return the program of the pool, which has one. Raises PolicyError, UsageError."""
         return load_program(self.book.pool.program or "")
 
-    def _running(self, uuid: str, name: str) -> Vm:
-        """Return the VM, which runs. Raises Refused."""
+    def _running_vm(self, uuid: str, name: str) -> Vm:
+        """Return the VM with this UUID. Raises Refused if it does not run or is missing."""
         vm = vm_with(uuid, self.inventory)
         if vm is None or vm.power is not PowerState.ON:
-            problem = "does not run" if vm is not None else "is missing: it was deleted, or this login may not read it"
-            raise Refused(f"{name} {problem}", hint=f"power {name} on: its guest cannot be reached")
+            problem = "does not run" if vm is not None else "was deleted, or this login may not read it"
+            raise Refused(f"{name} {problem}", hint=f"power on {name}, then run the same command again")
         return vm
 
     def _server(self, name: str) -> tuple[Vm, str]:
-        """Return the VM of a server and its address. Raises Refused."""
+        """Return the running VM of a server and its address. Raises Refused."""
         server = self.book.server(name)
-        vm = self._running(server.uuid if server is not None else "", name)
+        vm = self._running_vm(server.uuid if server is not None else "", name)
         return vm, self._address(vm)
 
     def _address(self, vm: Vm) -> str:
@@ -238,13 +244,15 @@ class PoolGuests:
         if address is None:
             networks = ", ".join(sorted(addresses)) or "none"
             message = f"{vm.name}: its guest reports no address in the network {network} (it has: {networks})"
-            raise Refused(message, hint=f"give it a network card in {network}, and VMware Tools time to report")
+            raise Refused(
+                message, hint=f"give it a network card in {network}, and wait until VMware Tools reports the address"
+            )
         return address
 
     def _run(self, vm: Vm, script: str) -> str:
         """Return what the script printed. Raises StepFailed, OutcomeUnknown, NotConnected, Refused.
 
-        Errors have neither the script nor all that it printed: a hook may print what it should not.
+        Error messages contain neither the script nor all of its output, because a hook may print secrets.
         """
         runner = self._runner()
         end = runner.wait(runner.start(vm.ref, vm.name, script), SCRIPT_S)

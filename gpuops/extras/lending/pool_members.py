@@ -1,8 +1,9 @@
-"""Checks the VMs that are to be servers or clients of a pool, takes servers back, and updates the book with what
-vCenter and the health hooks of servers show.
+"""Members of a pool: checks which VMs can be servers or clients, takes servers back, and updates the book.
 
-Guests are asked before the book is changed, while other commands may lend and return: so a lease is lost only if it was
-set up before the guests were asked (`was`), and is still.
+The book is updated with the power states of vCenter and with the results of the servers' health hooks.
+
+The health hooks run before the book is changed, while other commands may lend and return. So a lease is lost only if it
+was set up before the hooks ran (`was`), and still is.
 """
 
 from __future__ import annotations
@@ -36,31 +37,34 @@ from gpuops.plan.core.plan import Rejection
 def servers_of(
     file: PoolFile, inventory: Inventory, catalog: Catalog
 ) -> tuple[tuple[PoolServer, ...], tuple[Rejection, ...]]:
-    """Return the servers that the file names, and every reason why a VM cannot be one. Raises VmNotFound,
-    VmAmbiguous."""
+    """Return the servers that the file names, and every reason why a VM cannot be one.
+
+    Raises VmNotFound, VmAmbiguous.
+    """
     keep_mib = file.keep or 0
     servers, rejections = list[PoolServer](), list[Rejection]()
     for vm in map(inventory.find_vm, file.servers):
         sizes = [_whole_mib(device, catalog) for device in _gpus(vm)]
         if vm.devices is None or vm.instance_uuid is None:
-            rejections.append(_unread(vm))
+            rejections.append(_unreadable(vm))
         elif not sizes:
-            hint = f"{command('attach', vm=called(vm))} gives it a GPU: gpuops help attach"
+            hint = f"{command('attach', vm=called(vm))} gives it a GPU (gpuops help attach)"
             rejections.append(Rejection(vm.name, "has no GPU to lend", hint=hint))
         gpus = tuple(ServerGpu(index, (size_mib or 0) - keep_mib) for index, size_mib in enumerate(sizes))
         servers.append(PoolServer(vm.name, vm.instance_uuid or "", gpus))
         if None in sizes:
-            rule = "has a GPU that is not a whole one, or whose memory is unknown: only whole GPUs are lent"
-            hint = "gpuops help attach: DirectPath I/O gives whole GPUs"
+            rule = "has a part of a GPU, or a GPU of unknown memory: only whole GPUs are lent"
+            hint = "attach whole GPUs by DirectPath I/O (gpuops help attach)"
             rejections.append(Rejection(vm.name, rule, hint=hint))
         elif gpus and (least_left_mib := min(gpu.memory_mib for gpu in gpus)) <= 0:
-            rule = "`keep` leaves nothing of a GPU's memory"  # the numbers: `keep`, and the smallest GPU's memory
-            hint = "set `keep` to less than the memory of its smallest GPU"
+            # the numbers: `keep`, and the memory of the smallest GPU
+            rule = "`keep` leaves no memory of a GPU to lend"
+            hint = "in the file of the pool, set `keep` to less than the memory of its smallest GPU"
             rejections.append(Rejection(vm.name, rule, keep_mib, keep_mib + least_left_mib, "MiB", hint=hint))
     return tuple(servers), tuple(rejections)
 
 
-def _unread(vm: Vm) -> Rejection:
+def _unreadable(vm: Vm) -> Rejection:
     return Rejection(
         vm.name, "its devices or its instance UUID cannot be read", hint="check this login with gpuops login test"
     )
@@ -87,28 +91,35 @@ def _whole_mib(device: GpuDevice, catalog: Catalog) -> int | None:
             return None
 
 
-def wish_of(wish: LeaseWish, book: LeaseBook, inventory: Inventory) -> tuple[LeaseWish, tuple[Rejection, ...]]:
-    """Return the wish, whose client is as it was typed, with the name, UUID and owner of that VM, and every reason to
-    refuse it. Raises VmNotFound, VmAmbiguous."""
+def complete_wish(wish: LeaseWish, book: LeaseBook, inventory: Inventory) -> tuple[LeaseWish, tuple[Rejection, ...]]:
+    """Return the wish with the name, UUID and owner of its client, and every reason to refuse it.
+
+    In `wish` the client is the text that the admin typed. Raises VmNotFound, VmAmbiguous.
+    """
     vm = inventory.find_vm(wish.client)
     wish = replace(wish, client=vm.name, client_uuid=vm.instance_uuid or "", owner=book.pool.owner_by.of(vm))
-    return wish, tuple(_no_client(vm, book))
+    return wish, tuple(_reasons_against_client(vm, book))
 
 
-def _no_client(vm: Vm, book: LeaseBook) -> Iterator[Rejection]:
+def _reasons_against_client(vm: Vm, book: LeaseBook) -> Iterator[Rejection]:
+    """Yield every reason why the VM cannot be a client of the pool."""
     if vm.devices is None or vm.instance_uuid is None:
-        yield _unread(vm)
+        yield _unreadable(vm)
     elif any(server.uuid == vm.instance_uuid for server in book.servers):
         yield Rejection(vm.name, f"is a server of pool {book.pool.name}", hint="choose a VM without a GPU")
     elif _gpus(vm):
-        yield Rejection(vm.name, "has a GPU of its own", hint="choose a VM without a GPU, or run gpuops detach")
+        yield Rejection(
+            vm.name, "has a GPU of its own", hint="choose a VM without a GPU, or remove its GPU with gpuops detach"
+        )
     if vm.template:
         yield Rejection(vm.name, "is a template", hint="choose a VM that is not a template")
 
 
 def client_uuid(text: str, book: LeaseBook, inventory: Inventory) -> str:
-    """Return the instance UUID of a client: by a name that a VM has now, otherwise by `uuid:` or by the name in its
-    lease. Raises VmNotFound, VmAmbiguous."""
+    """Return the instance UUID of a client: of the VM with this name, or else of the lease with this name or `uuid:`.
+
+    Raises VmNotFound, VmAmbiguous.
+    """
     try:
         return inventory.find_vm(text).instance_uuid or ""
     except VmNotFound:
@@ -118,10 +129,10 @@ def client_uuid(text: str, book: LeaseBook, inventory: Inventory) -> str:
         raise
 
 
-def as_the_fleet_is(book: LeaseBook, inventory: Inventory, now: datetime) -> LeaseBook:
-    """Return the book in which servers that are off or suspended have died.
+def with_dead_servers(book: LeaseBook, inventory: Inventory, now: datetime) -> LeaseBook:
+    """Return the book in which servers that are powered off or suspended are dead, so that their leases end.
 
-    A VM that is not seen may be gone or hidden from this login: its leases go on, and `unseen` names it.
+    A VM that is not in the inventory may be deleted or hidden from this login: its leases continue, and `unseen` warns.
     """
     for server in book.servers:
         vm = vm_with(server.uuid, inventory)
@@ -131,23 +142,25 @@ def as_the_fleet_is(book: LeaseBook, inventory: Inventory, now: datetime) -> Lea
 
 
 def is_lending(server: PoolServer, book: LeaseBook) -> bool:
-    """Whether a client may have a share of it now, or be lent one."""
+    """Return whether a client may have a share of the server now, or can get one."""
     return server.state is ServerState.SERVING or any(lease.has_shares_of(server.name) for lease in book.open_leases)
 
 
-def in_another_pool(before: LeaseBook | None, after: LeaseBook, others: Iterable[LeaseBook]) -> Iterator[Rejection]:
+def servers_of_other_pools(
+    before: LeaseBook | None, after: LeaseBook, others: Iterable[LeaseBook]
+) -> Iterator[Rejection]:
     """Yield a refusal for each server that comes into this pool while another pool has it."""
-    uuids = {server.uuid for server in before.servers} if before is not None else set()
+    old_uuids = {server.uuid for server in before.servers} if before is not None else set()
     pools = {server.uuid: other.pool.name for other in others for server in other.servers}
     for server in after.servers:
-        if server.uuid in pools and server.uuid not in uuids:
-            hint = f"remove it from the file of pool {pools[server.uuid]}, then gpuops pool create"
+        if server.uuid in pools and server.uuid not in old_uuids:
+            hint = f"remove it from the file of pool {pools[server.uuid]}, and run gpuops pool create -f FILE with it"
             yield Rejection(server.name, f"is already a server of pool {pools[server.uuid]}", hint=hint)
 
 
 def unseen(book: LeaseBook, inventory: Inventory) -> Iterator[str]:
-    """Yield a warning for each server and each client that is gone, or that this login may not see."""
-    why = "is not seen: it is gone, or this login may not read it. If it is gone:"
+    """Yield a warning for each server and each client that is deleted, or that this login may not see."""
+    why = "is not in vCenter, or this login may not read it. If it was deleted, run:"
     for server in book.servers:
         if not server.is_reported_dead and vm_with(server.uuid, inventory) is None:
             yield f"{server.name} {why} {command(f'pool reclaim {book.pool.name}', server=server.name)} --dead"
@@ -157,38 +170,38 @@ def unseen(book: LeaseBook, inventory: Inventory) -> Iterator[str]:
 
 
 def vm_with(uuid: str, inventory: Inventory) -> Vm | None:
-    """Return the VM with this instance UUID; None = it is not seen."""
+    """Return the VM with this instance UUID, or None."""
     return next(iter(inventory.vms_with_uuid(uuid)), None)
 
 
-def pool_meant(name: str | None, books: Mapping[str, LeaseBook]) -> LeaseBook:
+def choose_pool(name: str | None, books: Mapping[str, LeaseBook]) -> LeaseBook:
     """Return the pool of that name; without a name the only pool. Raises UsageError."""
     names = ", ".join(books)
     if not books:
         hint = "gpuops pool create --file templates/pool.yaml makes one"
         raise UsageError("there is no pool in this vCenter", hint=hint)
     if name is not None and name not in books:
-        raise UsageError(f"there is no pool {name!r}", hint=f"use one of {names}")
+        raise UsageError(f"there is no pool {name!r}", hint=f"the pools of this vCenter: {names}")
     if name is None and len(books) > 1:
-        raise UsageError("there are several pools", hint=f"name one of {names}")
+        raise UsageError("there are several pools in this vCenter", hint=f"add the name of one: {names}")
     return next(book for pool, book in books.items() if name in (None, pool))
 
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """A server to take back; without one only what is due by the clock and by the health of servers."""
+    """A request to take back a server, or without a server to do what is due by the clock and the servers' health."""
 
     server: str | None = None
-    """Its name in the pool, or what its VM is called now."""
+    """Its name in the pool, or the present name of its VM."""
     grace: timedelta | None = None
-    """How long clients keep their leases; None = as the pool says."""
+    """How long clients keep their leases; None = the `grace` of the pool."""
     dead: bool = False
     """The server is dead: its leases end at once."""
     again: bool = False
     """The server lends again."""
 
     def pool_server(self, book: LeaseBook, inventory: Inventory) -> PoolServer | None:
-        """Return the server. Raises VmAmbiguous."""
+        """Return the server of the request, or None if the pool has no such server. Raises VmAmbiguous."""
         text = self.server or ""
         if (server := book.server(text)) is None:
             with suppress(VmNotFound):
@@ -202,7 +215,7 @@ class Reclaim:
             return lending.settle(book, now), ()
         server = self.pool_server(book, inventory)
         if server is None:
-            hint = f"its servers: {', '.join(server.name for server in book.servers)}"
+            hint = f"servers of this pool: {', '.join(server.name for server in book.servers)}"
             return book, (Rejection(self.server, f"is not a server of pool {book.pool.name}", hint=hint),)
         if self.dead:
             return lending.server_died(book, server, now, REPORTED_DEAD), ()
@@ -211,8 +224,16 @@ class Reclaim:
             return lending.take_back(book, server, now + grace, now), ()
         vm = vm_with(server.uuid, inventory)
         if vm is None or vm.power is not PowerState.ON:
-            rule = "its VM is not in this vCenter" if vm is None else f"its VM does not run ({vm.power or 'unknown'})"
-            hint = "remove it from the file of the pool" if vm is None else "power it on first"
+            rule = (
+                "its VM is not in this vCenter"
+                if vm is None
+                else f"its VM does not run (power state {vm.power or 'unknown'})"
+            )
+            hint = (
+                "remove it from the file of the pool, and run gpuops pool create -f FILE"
+                if vm is None
+                else "power it on first"
+            )
             return book, (Rejection(server.name, rule, hint=hint),)
         return lending.serve_again(book, server, now), ()
 
@@ -223,15 +244,18 @@ class ServerHealth:
 
     server: str
     used_mib: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """The memory that is used of each share that it serves, by lease and GPU."""
+    """The MiB that each share that it serves uses, by lease and GPU."""
     why: str = ""
-    """Why it does not serve, or why that is unknown; empty = it serves."""
+    """The reason why it does not serve, or why that is unknown; empty = it serves."""
     is_dead: bool = False
-    """The hook failed; False and `why` = it could not be run."""
+    """Whether the hook failed. If it could not be run, this is False, and `why` has the reason."""
 
 
 def after_health(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth], now: datetime) -> LeaseBook:
-    """Return the book after dead servers died, and the leases that a server no longer serves ended."""
+    """Return the book in which the leases end that are on dead servers, or that a server no longer serves.
+
+    `was`: the book before the health hooks ran.
+    """
     set_up = {lease.id for lease in was.leases if _is_set_up(lease)}
     for health in healths:
         if health.is_dead and (server := book.server(health.server)) is not None:
@@ -243,7 +267,7 @@ def after_health(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth
 
 
 def _is_lost(health: ServerHealth, set_up: Container[str], lease: GpuLease) -> bool:
-    """Whether the client of this lease was set up, and the server does not serve a share of it."""
+    """Return whether the client of this lease was set up, and the server does not serve a share of it."""
     served = ((lease.id, share.gpu) in health.used_mib for share in lease.shares if share.server == health.server)
     return lease.id in set_up and _is_set_up(lease) and not all(served)
 
@@ -267,7 +291,8 @@ def health_warnings(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHea
             lent_mib = sizes_mib.get((id, health.server, gpu), 0)
             uses = f"lease {id} uses {used_mib} MiB of GPU {gpu} of {health.server}"
             if not lent_mib:
-                yield f"{uses}, and is not lent there: if no other pool lends it, end it in that guest"
+                stop = f"stop it in the guest of {health.server}"
+                yield f"{uses}, but no share is lent to it there: if no other pool lends it, {stop}"
             elif used_mib > lent_mib:
                 ends = command(f"pool return {book.pool.name}", client=leases[id].wish.client)
-                yield f"{uses}, and is lent {lent_mib} MiB: {ends} ends it"
+                yield f"{uses}, but only {lent_mib} MiB are lent to it: {ends} ends the lease"

@@ -1,4 +1,4 @@
-"""The output of `gpuops pool`: the state of pools, and what a command did."""
+"""The output of `gpuops pool`: the state of pools, and the changes of a command."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ def _tables(book: LeaseBook, idle: Mapping[tuple[str, int], int]) -> Iterator[Sh
 
 
 def pool_answer_text(answer: PoolAnswer) -> Shown:
-    """Return what a command did or would do, or every reason against it."""
+    """Return the changes that a command made or would make, or every reason against it."""
     if answer.rejections:
         return [Text(rejection.line, "red") for rejection in answer.rejections]
     pool = answer.after.pool.name
-    deed = "deleted" if answer.deleted else "made" if answer.before is None else "changed"
-    lines: list[Shown] = [Text(f"pool {pool}: {deed if answer.changed else 'nothing to do'}", "bold")]
+    change_word = "deleted" if answer.deleted else "made" if answer.before is None else "changed"
+    lines: list[Shown] = [Text(f"pool {pool}: {change_word if answer.changed else 'nothing to do'}", "bold")]
     lines += [f"server {name} leaves the pool" for name in answer.removed_servers]
     lines += _tables(answer.changes, idle_mib(answer.after))
     lines += [Text(f"warning: {line}", "yellow") for line in answer.warnings]
     lines += [Text(f"failed: {line}", "bold red") for line in answer.failed]
     if answer.failed:
-        lines.append(Text("the same command, or gpuops pool reclaim --due, tries it again", "dim"))
+        lines.append(Text("next: run the same command again, or gpuops pool reclaim --due", "dim"))
     if answer.requested_lease is not None and answer.after.pool.program is None:
-        lines.append(Text("this pool names no program: gpuops keeps the book, and sets up no guest", "dim"))
+        lines.append(Text("this pool has no program: gpuops only records the lease, and sets up no guest", "dim"))
     if answer.changed and not answer.applied:
         lines.append(Text("dry run: nothing was changed", "dim"))
     return lines

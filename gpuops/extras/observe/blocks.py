@@ -1,13 +1,13 @@
-"""Packs the measurements of one VM or host in some hours into bytes, and unpacks them. Pure.
+"""Blocks: the measurements of one VM or host in some hours, made from samples, combined, and packed into bytes. Pure.
+
+Samples become steps of five minutes, these become hours, and two readings of the same time become one. Before that, GPU
+counters of VMs whose GPU use is unknown are removed: a vGPU whose use is not measured shows 0 (VMware KB 319982), and a
+MIG-backed vGPU has no counter. Such a 0 does not mean that the GPU is idle.
 
 Numbers up to 31 are kept exactly, larger ones with five significant bits, which is an error of at most 3.2 %. Packing
 an unpacked block again gives the same bytes. Series change little from step to step, so the differences are stored and
-compressed by LZMA (lzma of Python's library, raw streams): an eighth less than zlib, and a millisecond for a block.
-
-Combines samples into steps, steps of five minutes into hours, and two readings of the same time into one. Pure.
-
-Before that, GPU counters of VMs whose GPU use is unknown are removed: a vGPU whose use is not measured shows 0 (VMware
-KB 319982), and a MIG-backed vGPU has no counter. Such a 0 does not mean that the GPU is idle."""
+compressed by LZMA (raw streams of Python's lzma): an eighth smaller than with zlib, and a millisecond for a block.
+"""
 
 from __future__ import annotations
 
@@ -38,22 +38,33 @@ from gpuops.model.vcenter.vm import Vm
 
 MISSING: Final = -1
 WHOLE: Final = 15
-"""A step that samples cover completely, in fifteenths: a step of five minutes has fifteen samples."""
+"""The cover of a complete step, in fifteenths: a step of five minutes has fifteen samples of 20 s."""
 
 _FORMAT: Final = 2
 _ZLIB: Final = 0x78
 """The first byte of blocks of format 1, which can still be read: zlib, and numbers of six significant bits."""
 _FILTERS: Final = ({"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "lp": 0, "pb": 0, "dict_size": 1 << 16},)
 """No contexts (lc, lp, pb are 0): neither the place of a byte nor the byte before it helps to predict it."""
-_LATER: Final = (MEMORY_BALLOONED, MEMORY_SWAPPED, SMI_POWER_LIMIT)
-_FIRST: Final = tuple(name for name in VM_COUNTERS if name not in _LATER)
-_NUMBERED: Final = tuple(
-    dict.fromkeys((*_FIRST, *HOST_COUNTERS, *SMI_VM_COUNTERS, *SMI_GPU_COUNTERS, *_LATER, *FRAGMENTATION_COUNTERS))
+_ADDED_LATER: Final = (MEMORY_BALLOONED, MEMORY_SWAPPED, SMI_POWER_LIMIT)
+_FIRST_VM_COUNTERS: Final = tuple(name for name in VM_COUNTERS if name not in _ADDED_LATER)
+_COUNTERS: Final = tuple(
+    dict.fromkeys(
+        (
+            *_FIRST_VM_COUNTERS,
+            *HOST_COUNTERS,
+            *SMI_VM_COUNTERS,
+            *SMI_GPU_COUNTERS,
+            *_ADDED_LATER,
+            *FRAGMENTATION_COUNTERS,
+        )
+    )
 )
 """Counters are stored by their place in this tuple, so new ones must be added at the end."""
-_NUMBERS: Final = {name: number for number, name in enumerate(_NUMBERED)}
+_NUMBERS: Final = {name: number for number, name in enumerate(_COUNTERS)}
 _MOST_BYTES: Final = 16 * 1024 * 1024
+"""The most that a block may unpack to, so that a damaged one cannot fill the memory."""
 _BITS: Final = 5
+"""The significant bits of stored numbers."""
 _BITS_OF_FORMAT_1: Final = 6
 _LARGEST: Final = 1 << 52
 """Counters of kB reach 2^42; a larger number is an error."""
@@ -104,7 +115,7 @@ def unpack(packed: bytes) -> Block:
         names, steps, offset = _parse_head(body)
         count = len(names) * steps
         if len(body) != offset + 5 * count:  # `pack` writes five planes, of one byte for each number
-            raise ValueError("its length is not that of its series")
+            raise ValueError("its length does not match its number of series and steps")
         planes = np.frombuffer(body, dtype=np.uint8, offset=offset).astype(np.int64).reshape(5, len(names), steps)
     except (lzma.LZMAError, zlib.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"it cannot be unpacked: {error}") from error
@@ -133,7 +144,7 @@ def _parse_head(body: bytes) -> tuple[list[str], int, int]:
     steps, count, offset = int.from_bytes(body[:2], "little"), int.from_bytes(body[2:4], "little"), 4
     names = []
     for _ in range(count):
-        counter, length = _NUMBERED[body[offset]], body[offset + 1]
+        counter, length = _COUNTERS[body[offset]], body[offset + 1]
         instance = body[offset + 2 : offset + 2 + length].decode()
         names.append(f"{counter}@{instance}" if instance else counter)
         offset += 2 + length
@@ -148,7 +159,7 @@ def _codes(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _values(codes: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
-    """Return the middle of the numbers that have this code."""
+    """Return for each code the middle of the numbers that have this code."""
     exponents = np.maximum((codes >> (bits - 1)) - 1, 0)
     lowest = np.maximum(codes - (exponents << (bits - 1)), 0) << exponents
     return np.where(codes < 0, MISSING, lowest + ((1 << exponents) >> 1))
@@ -159,7 +170,8 @@ HOUR_S: Final = 3600
 SAMPLE_S: Final = 20
 """The interval of a host's own samples."""
 
-Steps = Callable[[NDArray[np.int64], NDArray[np.int64], int], Values]
+CombineIntoSteps = Callable[[NDArray[np.int64], NDArray[np.int64], int], Values]
+"""Gets for each sample the number of its step and its value, and the number of steps; returns a row for each step."""
 
 
 def steps_of_samples(samples: Samples, begin: int, steps: int) -> Block:
@@ -211,7 +223,8 @@ def place_block(block: Block, at: int, steps: int) -> Block:
     return Block(steps, series)
 
 
-def _block(samples: Samples, begin: int, steps: int, of: Steps) -> Block:
+def _block(samples: Samples, begin: int, steps: int, combine: CombineIntoSteps) -> Block:
+    """Return the block of `steps` steps from `begin` on; `combine` makes the steps of one series."""
     # a sample that ends on the border of two steps belongs to the first
     places = (samples.ends - 1 - begin) // FINE_S
     within = (places >= 0) & (places < steps)
@@ -219,7 +232,7 @@ def _block(samples: Samples, begin: int, steps: int, of: Steps) -> Block:
     for name, numbers in samples.values.items():
         is_inside = within & (numbers >= 0)
         if is_inside.any():
-            series[name] = of(places[is_inside], numbers[is_inside], steps)
+            series[name] = combine(places[is_inside], numbers[is_inside], steps)
     return Block(steps, series)
 
 
@@ -242,6 +255,7 @@ def _steps_of_known_averages(places: NDArray[np.int64], averages: NDArray[np.int
 
 
 def _choose_better(first_rows: Values, second_rows: Values) -> Values:
+    """Return for each step the row that covers more of it; if equal, one whose highest is known, or else the first."""
     is_second_better = second_rows[:, 2] > first_rows[:, 2]
     is_second_better |= (second_rows[:, 2] == first_rows[:, 2]) & (second_rows[:, 1] >= 0) & (first_rows[:, 1] < 0)
     return np.where(is_second_better[:, None], second_rows, first_rows)

@@ -1,4 +1,4 @@
-"""`gpuops observe`: keeps what the performance counters of VMs and hosts say, as a service or once from cron."""
+"""`gpuops observe`: stores the performance counters of VMs and hosts, as a service or once from cron."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuops.console.spread import spread
 from gpuops.model.measurements.measurement_settings import Retention
 
 observe = VerbTable("observe")
-KEPT: Final = Retention()
+DEFAULTS: Final = Retention()
 
 FineDays = Annotated[
     int | None,
@@ -22,30 +22,31 @@ FineDays = Annotated[
         min=1,
         max=366,
         metavar="N",
-        show_default=str(KEPT.fine_days),
-        help="Keep steps of five minutes so many days.",
+        show_default=str(DEFAULTS.fine_days),
+        help="Keep steps of five minutes for N days.",
     ),
 ]
 HourlyDays = Annotated[
     int | None,
-    typer.Option(min=1, max=3660, metavar="N", show_default=str(KEPT.hourly_days), help="Keep hours so many days."),
+    typer.Option(min=1, max=3660, metavar="N", show_default=str(DEFAULTS.hourly_days), help="Keep hours for N days."),
 ]
 
 
 @observe.callback(invoke_without_command=True, no_args_is_help=False)
 @spread
-def look(
+def observe_vcenter(
     context: typer.Context,
     common: CommonOptions,
     host_shell: HostShellOptions,
-    once: Annotated[bool, typer.Option("--once", help="Look once and end: for cron, every 20 minutes.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Observe once and end: for cron, every 20 minutes.")] = False,
     fine_days: FineDays = None,
     hourly_days: HourlyDays = None,
 ) -> None:
-    """Keep what the performance counters of VMs and hosts say, in a store of this machine. Changes nothing in vCenter.
+    """Store the performance counters of VMs and hosts on this machine. Changes nothing in vCenter.
 
-    Looks every 20 minutes until it is stopped; the unit is templates/gpuops-observe.service. With --host-shell ssh the
-    hosts' own nvidia-smi is asked too. What no option says, [targets.NAME.measurements] of the configuration file does.
+    Reads them every 20 minutes until it is stopped; the systemd unit is templates/gpuops-observe.service. With
+    --host-shell ssh it also runs nvidia-smi on the hosts. Settings that no option sets are those of
+    [targets.NAME.measurements] in the configuration file.
 
     \b
     Example:
@@ -53,7 +54,7 @@ def look(
       gpuops observe status
     """
     from gpuops.console.opening import open_site
-    from gpuops.extras.observe.observing import observe as look_once
+    from gpuops.extras.observe.observing import observe as observe_once
     from gpuops.extras.observe.observing import observe_for_ever
     from gpuops.extras.observe.view import ObserveDocument, cycle_text
     from gpuops.model.measurements.measurement import Cycle
@@ -73,14 +74,14 @@ def look(
         if not once:
             collect_garbage_often()
             observe_for_ever(site, retention, print_cycle)
-        cycle = look_once(site, retention)
+        cycle = observe_once(site, retention)
     output.show(cycle_text(cycle), ObserveDocument.made_of(cycle))
 
 
 @observe.command()
 @spread
 def status(common: CommonOptions) -> None:
-    """Show what is stored since when, of how many VMs and hosts, how large it is, and its gaps. Asks no vCenter.
+    """Show what is stored and since when, of how many VMs and hosts, its size and its gaps. Reads no vCenter.
 
     \b
     Example:

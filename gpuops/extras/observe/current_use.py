@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.inventory import Inventory
 
 NEWEST: Final = timedelta(minutes=2)
-"""How old a sample may be: the newest ones come late."""
+"""The age up to which a sample is used: the newest ones come late."""
 
 _SAMPLE_S: Final = 20
 
@@ -42,14 +42,14 @@ def current_use(site: Site, inventory: Inventory, hosts: Collection[str], vms: C
     gpus: dict[tuple[str, PciAddress], MeasuredUse] = {}
     host_refs = sorted(ref for ref in hosts if inventory.hosts[ref].gpus and inventory.hosts[ref].connected)
     names = (GPU_USE, GPU_MEMORY, GPU_TEMPERATURE, GPU_POWER)
-    for answers in site.vcenter.samples("HostSystem", host_refs, names, _SAMPLE_S, span, _at_once):
+    for answers in site.vcenter.samples("HostSystem", host_refs, names, _SAMPLE_S, span, _no_wait):
         for samples in answers:
             host = inventory.hosts[samples.entity]
             by_gpu = numbers_by_gpu(samples.values, host)
             gpus |= {(host.ref, address): measured_use(newest(series)) for address, series in by_gpu.items()}
     vm_use: dict[str, MeasuredUse] = {}
     vm_refs = sorted(ref for ref in vms if inventory.vms[ref].vgpus and inventory.vms[ref].may_run)
-    for answers in site.vcenter.samples("VirtualMachine", vm_refs, (GPU_USE, GPU_MEMORY), _SAMPLE_S, span, _at_once):
+    for answers in site.vcenter.samples("VirtualMachine", vm_refs, (GPU_USE, GPU_MEMORY), _SAMPLE_S, span, _no_wait):
         for samples in answers:
             with_known_use = without_unknown_use(inventory.vms[samples.entity], samples)
             vm_use[samples.entity] = measured_use(newest(with_known_use.values))
@@ -62,5 +62,5 @@ def newest(series: Mapping[str, NDArray[np.int64]]) -> dict[str, int]:
     return {name: int(numbers[-1]) for name, numbers in known.items() if len(numbers)}
 
 
-def _at_once() -> None:
-    """Do not wait: one look has few calls, and a user waits for it."""
+def _no_wait() -> None:
+    """Do not wait before a call: there are few, and a user waits for the answer."""

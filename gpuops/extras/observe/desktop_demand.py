@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from gpuops.extras.observe.blocks import Values
 
 _SLOT_S: Final = int(SLOT.total_seconds())
-_UNKNOWN_MOST: Final = 10
-"""A slot is unknown if the use of more than a tenth of the running desktops is unknown."""
+_KNOWN_FACTOR: Final = 10
+"""A slot is unknown if more than one in this many running desktops has an unknown use."""
 
 
 def in_use(state_dir: Path, url: str, inventory: Inventory, policy: Policy) -> Mapping[str, UseHistory]:
@@ -52,7 +52,7 @@ def in_use(state_dir: Path, url: str, inventory: Inventory, policy: Policy) -> M
         begin_s, until_s = int(oldest.timestamp()) // _SLOT_S * _SLOT_S, -(-now_s // _SLOT_S) * _SLOT_S
         slots = max(0, (until_s - begin_s) // _SLOT_S)
         is_observed = _observed_slots(observed, begin_s, slots)
-        # of each desktop: its pool, and the limits of the counters by which that pool judges it
+        # by desktop: its pool, and the limits of the counters by which that pool judges it
         rules = {vm.ref: (pool.name, limits_of(pool.idle)) for vm in inventory.vms.values()
                  if not vm.template and (pool := policy.pool_of(vm)) is not None}  # fmt: skip
         # three rows, as in `slot_use`: desktops in use, desktops that ran, desktops whose use is unknown
@@ -102,8 +102,9 @@ def _observed_slots(spans: Sequence[Span], begin_s: int, slots: int) -> NDArray[
 
 
 def _counts(slot_counts: NDArray[np.int64], is_observed: NDArray[np.bool_]) -> tuple[int | None, ...]:
+    """Return how many desktops were in use in each slot; None = unknown."""
     used_desktops, running_desktops, unsure_desktops = slot_counts
-    is_known = is_observed & (unsure_desktops * _UNKNOWN_MOST <= running_desktops)
+    is_known = is_observed & (unsure_desktops * _KNOWN_FACTOR <= running_desktops)
     return tuple(
         count if is_count_known else None
         for count, is_count_known in zip(used_desktops.tolist(), is_known.tolist(), strict=True)
@@ -111,7 +112,7 @@ def _counts(slot_counts: NDArray[np.int64], is_observed: NDArray[np.bool_]) -> t
 
 
 class MeasuredDesktopUse(NightExtension):
-    """What the store of measurements adds to nights: how many desktops were in use until now."""
+    """Gives nights the number of desktops that were in use in the past weeks, from the store of measurements."""
 
     def desktop_use(self, site: Site, inventory: Inventory, policy: Policy) -> Mapping[str, UseHistory]:
         return in_use(*site.measurements_store, inventory, policy)

@@ -51,7 +51,7 @@ Series = Mapping[str, CounterSeries]
 Sessions = Mapping[Source, SessionCount]
 
 
-class Untold(StrEnum):
+class UnknownUse(StrEnum):
     """Why it is unknown whether a desktop was used."""
 
     NOT_OBSERVED = "not-observed"
@@ -60,7 +60,7 @@ class Untold(StrEnum):
     """The desktop has no samples: it was off, or its host was not connected."""
     COUNTER_MISSING = "counter-missing"
     """A counter in the rule of its pool has no samples."""
-    AVERAGES_ALONE = "averages-alone"
+    ONLY_AVERAGES = "averages-alone"
     """Only vCenter's own averages are known, which have no highest value."""
     SAMPLES_MISSING = "samples-missing"
     """Some samples of a step are missing."""
@@ -74,7 +74,7 @@ class DesktopNight:
 
     use: Use
     """Idle = it would have been suspended. Unknown = it would not, because at some time its use was unknown."""
-    because: Untold | None = None
+    because: UnknownUse | None = None
     """The most frequent reason for unknown use."""
     harvested: timedelta = _NOTHING
     """The time in which it certainly ran unused, from the suspend until use came back or it was due back."""
@@ -106,10 +106,10 @@ class PoolNight:
         return sum(desktop.use is Use.BUSY for desktop in self.desktops)
 
     @property
-    def unknown(self) -> Mapping[Untold, int]:
-        """Return the number of desktops with unknown use by reason, in the order of `Untold`."""
+    def unknown(self) -> Mapping[UnknownUse, int]:
+        """Return the number of desktops with unknown use by reason, in the order of `UnknownUse`."""
         counts = Counter(desktop.because for desktop in self.desktops)
-        return {why: counts[why] for why in Untold if counts[why]}
+        return {why: counts[why] for why in UnknownUse if counts[why]}
 
     @property
     def harvested(self) -> timedelta:
@@ -150,6 +150,7 @@ class PoolReplay:
     refusal: str = ""
     """Why it cannot be replayed; empty = it can."""
     next_move: str = ""
+    """The next step after a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ class Replay:
     """The number of measured VMs and hosts that are no longer in vCenter: the pool of such a VM is not known."""
 
 
-def whole_nights(policy: Policy, since: datetime, until: datetime) -> tuple[Night, ...]:
+def complete_nights(policy: Policy, since: datetime, until: datetime) -> tuple[Night, ...]:
     """Return the nights of the policy's windows that opened since then, and that are over."""
     nights = []
     night = policy.next_night(since - timedelta.resolution)
@@ -179,17 +180,17 @@ def whole_nights(policy: Policy, since: datetime, until: datetime) -> tuple[Nigh
 
 
 def refusal(pool: Pool) -> tuple[str, str] | None:
-    """Return why this pool cannot be replayed, and the next move; None = it can."""
+    """Return why this pool cannot be replayed, and the next step; None = it can."""
     if not pool.idle.for_s:
         return (
-            "its `idle` rule has no for_s, so it uses only the values of the moment, which are not stored",
-            "add for_s: 3300 to its `idle`, for 55 minutes of performance counters",
+            "its `idle` rule has no for_s, so it uses only current values, which are not stored",
+            "add for_s: 3300 to `idle` of the pool in a copy of the policy, for 55 minutes of performance counters",
         )
     lacking = sorted(pool.idle.limits.keys() - set(VM_COUNTERS))
     if lacking:
         return (
             f"gpuops observe does not store {', '.join(lacking)}",
-            f"remove it from `idle.counters` in a copy of the policy; stored are {', '.join(VM_COUNTERS)}",
+            f"remove it from `idle.counters` in a copy of the policy; gpuops observe stores {', '.join(VM_COUNTERS)}",
         )
     return None
 
@@ -206,7 +207,7 @@ def series_of(rule: IdleRule) -> frozenset[str]:
 
 def hours_of(night: Night, rule: IdleRule) -> Span:
     """Return the span of the series that a replay of this night needs: from the first window to the last false idle."""
-    begin = night.opens - _steps_of(rule) * STEP - STEP
+    begin = night.opens - _steps_of(rule) * STEP - STEP  # one more, because the night may open within a step
     return Span(begin, night.back_by + SOON_STEPS * STEP)
 
 
@@ -244,13 +245,13 @@ def desktop_night(
     `series`: its series in `hours_of` the night, all with the same begin. `sessions`: returns the sessions at a moment,
     from all sources that the rule requires; None = they are unknown.
     """
-    # by this rule `_after_suspend` judges whether use came back
-    counters_alone = replace(rule, required=frozenset({Source.COUNTERS}), vgpu_below_percent=None)
-    record = _Record(vm, counters_alone, replace(counters_alone, for_s=int(STEP.total_seconds())), series)
+    # `_after_suspend` judges by this rule whether use came back: nvidia-smi is read too rarely for it
+    counters_only = replace(rule, required=frozenset({Source.COUNTERS}), vgpu_below_percent=None)
+    record = _Record(vm, counters_only, replace(counters_only, for_s=int(STEP.total_seconds())), series)
     known_sources = {Source.COUNTERS, Source.NVIDIA_SMI, *(SESSION_SOURCES if sessions is not None else ())}
     # of the sources that the rule requires, only those that are known here
     known_rule = replace(rule, required=(rule.needed & known_sources) | {Source.COUNTERS})
-    reasons: Counter[Untold] = Counter()
+    reasons: Counter[UnknownUse] = Counter()
     for last in range(_steps_of(rule) - 1, record.steps):  # from the first step with a complete period of the rule
         moment = record.end_of(last)
         if not night.takes_at(moment):
@@ -262,7 +263,7 @@ def desktop_night(
             reasons[record.why_unknown(last, observed, known_rule)] += 1
     if not reasons:
         return DesktopNight(Use.BUSY)
-    return DesktopNight(Use.UNKNOWN, max(Untold, key=lambda why: reasons[why]))
+    return DesktopNight(Use.UNKNOWN, max(UnknownUse, key=lambda reason: reasons[reason]))  # the most frequent reason
 
 
 def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNight:
@@ -277,17 +278,18 @@ def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNigh
     end = min(record.steps, max(at + SOON_STEPS, record.step_at(night.back_by)))
     while at < end:
         idle = _idle_steps(record, at, end)
-        harvested += _before(night.back_by, record, at, at + idle)
+        harvested += _time_before(night.back_by, record, at, at + idle)
         at += idle
         if at == end:
             break
         # in this step it was in use, or its use is unknown
-        soon = at - suspended <= SOON_STEPS
+        is_soon = at - suspended <= SOON_STEPS
         if record.use(at, record.one_step) is Use.BUSY:
-            within = (at - suspended) * STEP if soon else None  # a later use is no false idle
-            return DesktopNight(Use.IDLE, None, harvested, unseen, within, unwatched and not soon, used_later=not soon)
-        unseen += _before(night.back_by, record, at, at + 1)
-        unwatched = unwatched or soon
+            within = (at - suspended) * STEP if is_soon else None  # a later use is no false idle
+            unwatched = unwatched and not is_soon
+            return DesktopNight(Use.IDLE, None, harvested, unseen, within, unwatched, used_later=not is_soon)
+        unseen += _time_before(night.back_by, record, at, at + 1)
+        unwatched = unwatched or is_soon
         at += 1
     return DesktopNight(Use.IDLE, None, harvested, unseen, None, unwatched)
 
@@ -311,7 +313,7 @@ def _idle_steps(record: _Record, first: int, end: int) -> int:
     return low
 
 
-def _before(due: datetime, record: _Record, first: int, end: int) -> timedelta:
+def _time_before(due: datetime, record: _Record, first: int, end: int) -> timedelta:
     """Return how much of these steps lies before the moment at which the desktop is due."""
     begin = record.end_of(first) - STEP
     return max(_NOTHING, min(begin + (end - first) * STEP, due) - begin)
@@ -362,40 +364,41 @@ class _Record:
         )
         return idleness(past_vm, rule).use
 
-    def why_unknown(self, last: int, observed: Sequence[Span], rule: IdleRule) -> Untold:
+    def why_unknown(self, last: int, observed: Sequence[Span], rule: IdleRule) -> UnknownUse:
         """Return why `use` is unknown by this rule at the end of the step `last`: what is missing in the newest gap."""
         for step in range(last, last - _steps_of(self.rule), -1):
             measurements = [self.series[name].steps[step] for name in self.rule.limits]
             if all(measurement is None for measurement in measurements):
                 end = self.end_of(step)
-                looked = any(span.begin < end and span.until > end - STEP for span in observed)
-                return Untold.NO_SAMPLES if looked else Untold.NOT_OBSERVED
+                was_observed = any(span.begin < end and span.until > end - STEP for span in observed)
+                return UnknownUse.NO_SAMPLES if was_observed else UnknownUse.NOT_OBSERVED
             if any(measurement is None for measurement in measurements):
-                return Untold.COUNTER_MISSING
+                return UnknownUse.COUNTER_MISSING
             if any(measurement is not None and measurement.highest is None for measurement in measurements):
-                return Untold.AVERAGES_ALONE
-            if not all(_is_whole(measurement) for measurement in measurements):
-                return Untold.SAMPLES_MISSING
+                return UnknownUse.ONLY_AVERAGES
+            if not all(_is_complete(measurement) for measurement in measurements):
+                return UnknownUse.SAMPLES_MISSING
         if Source.NVIDIA_SMI in rule.needed:
-            return Untold.NVIDIA_SMI_MISSING
+            return UnknownUse.NVIDIA_SMI_MISSING
         raise AssertionError("a verdict is unknown although nothing is missing")
 
 
 def _window(steps: Sequence[Measured | None], as_of: datetime) -> CounterWindow | None:
     """Return the newest part of these steps without a gap, as vCenter would have shown it; None = no samples."""
-    # an average at the limit or above is one of a highest that is, too
+    # where the highest is unknown, the average: if that reaches the limit, the highest does too
     highest = [step.average if step.highest is None else step.highest for step in steps if step is not None]
     if not highest:
         return None
-    whole = 0
-    while whole < len(steps) and _is_whole(steps[-1 - whole]):
-        whole += 1
-    return CounterWindow(max(highest), as_of - whole * STEP, as_of, as_of)
+    complete = 0  # the number of complete steps in a row, back from the newest one
+    while complete < len(steps) and _is_complete(steps[-1 - complete]):
+        complete += 1
+    return CounterWindow(max(highest), as_of - complete * STEP, as_of, as_of)
 
 
-def _is_whole(step: Measured | None) -> bool:
+def _is_complete(step: Measured | None) -> bool:
     return step is not None and step.highest is not None and step.covered >= 1
 
 
 def _steps_of(rule: IdleRule) -> int:
+    """Return `for_s` of the rule in steps, rounded up."""
     return -(-rule.for_s // int(STEP.total_seconds()))

@@ -24,7 +24,7 @@ from typing import Final
 HORIZON: Final = timedelta(days=180)
 """No run-out later than this is reported: growth cannot be predicted for longer."""
 TESTED_AHEAD: Final = timedelta(days=14)
-"""How far ahead the forecasts are whose error is measured."""
+"""The error is measured on forecasts that are made this long before their day."""
 FEWEST_DAYS: Final = 14
 """The least number of known days for which growth is computed."""
 
@@ -54,14 +54,15 @@ class RunOut:
     runs_out: date | None = None
     """The first day with no free slot by the forecast; None = no such day within the horizon, or unknown."""
     not_before: date | None = None
-    """That day if use is above the forecast by the error."""
+    """The first day with no free slot if use is above the forecast by `error`."""
     not_after: date | None = None
-    """That day if use is below the forecast by the error; None = the profile may not run out within the horizon."""
+    """The same if use is below the forecast by `error`; None = the profile may not run out within the horizon."""
     error: float | None = None
     """Mean error in vGPUs of past forecasts, two weeks ahead; None = none could be tested."""
     naive_error: float | None = None
     """The mean error of seasonal-naive on the same days."""
     tested_days: int = 0
+    """The number of past days whose forecast was tested."""
 
     @property
     def slots(self) -> int:
@@ -76,8 +77,8 @@ def run_out(profile: str, peaks: Peaks, running: int, fit: int, today: date) -> 
     if len(past_peaks) < FEWEST_DAYS:
         return without_growth
     growth = _growth(past_peaks, today)
-    tested = _forecast_errors(past_peaks)
-    error = fmean(abs(off) for off, _ in tested) if tested else None
+    past_errors = _forecast_errors(past_peaks)
+    error = fmean(abs(ours) for ours, _ in past_errors) if past_errors else None
 
     def use_on(day: date) -> float | None:
         return _expect_use(past_peaks, today, day, growth)
@@ -100,8 +101,8 @@ def run_out(profile: str, peaks: Peaks, running: int, fit: int, today: date) -> 
         first_full(error) if error is not None else None,  # the earliest day
         first_full(-error) if error is not None else None,  # the latest day
         error,
-        fmean(abs(off) for _, off in tested) if tested else None,
-        len(tested),
+        fmean(abs(naive) for _, naive in past_errors) if past_errors else None,
+        len(past_errors),
     )
 
 
@@ -121,14 +122,15 @@ def _growth(peaks: Peaks, until: date) -> float:
 
 def _expect_use(peaks: Peaks, today: date, day: date, growth: float) -> float | None:
     """Return the forecast for a day by the same weekdays of the last four weeks; None = none of them is known."""
-    last = today - timedelta(days=(today - day).days % _WEEK.days)  # the newest day up to today of the same weekday
-    same = (last - week * _WEEK for week in range(_LEVEL_WEEKS))
-    grown = [peaks[earlier_day] + growth * (day - earlier_day).days for earlier_day in same if earlier_day in peaks]
-    return median(grown) if grown else None
+    # the newest day up to today of the same weekday
+    last = today - timedelta(days=(today - day).days % _WEEK.days)
+    same_weekdays = (last - week * _WEEK for week in range(_LEVEL_WEEKS))
+    with_growth = [peaks[past_day] + growth * (day - past_day).days for past_day in same_weekdays if past_day in peaks]
+    return median(with_growth) if with_growth else None
 
 
 def _forecast_errors(peaks: Peaks) -> list[tuple[float, float]]:
-    """Return the errors, in vGPUs, of our forecast and of seasonal-naive for each past day that both could forecast.
+    """Return pairs of errors in vGPUs, of our forecast and of seasonal-naive, for each past day that both can forecast.
 
     Each day is forecast from the peaks that were known `TESTED_AHEAD` before it.
     """

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def running_vgpus(inventory: Inventory) -> Mapping[str, int]:
-    """Return the number of running vGPUs by profile, for profiles that a VM has, also 0."""
+    """Return the number of running vGPUs by profile; 0 for a profile that only VMs that are off have."""
     running: Counter[str] = Counter()
     for vm in inventory.vms.values():
         if not vm.template:
             for vgpu in vm.vgpus:
-                running[vgpu.profile] += vm.power is PowerState.ON
+                running[vgpu.profile] += vm.power is PowerState.ON  # adds 1 or 0
     return running
 
 
@@ -43,11 +43,11 @@ def recorded_peaks(store: tuple[Path, str], inventory: Inventory) -> Mapping[str
 
 
 def run_outs(
-    store: tuple[Path, str], inventory: Inventory, fit: Mapping[str, Slots], profile: str | None = None
+    store: tuple[Path, str], inventory: Inventory, free: Mapping[str, Slots], profile: str | None = None
 ) -> tuple[RunOut, ...]:
     """Return the forecast for each profile that a VM has or had, the one that runs out first at the top.
 
-    `store`: the state directory and the URL of the store of measurements. `fit`: how many more fit now, by profile.
+    `store`: the state directory and the URL of the store of measurements. `free`: how many more fit now, by profile.
     `profile`: only this profile. Raises UsageError, StateDamaged.
     """
     peaks = recorded_peaks(store, inventory)
@@ -55,7 +55,7 @@ def run_outs(
     profiles = {profile} if profile is not None else running.keys() | peaks.keys()
     today = inventory.taken_at.date()
     predictions = [
-        run_out(name, peaks.get(name, {}), running.get(name, 0), fit[name].at_least if name in fit else 0, today)
+        run_out(name, peaks.get(name, {}), running.get(name, 0), free[name].at_least if name in free else 0, today)
         for name in profiles
     ]
     return tuple(
@@ -71,6 +71,6 @@ def capacity_forecast(request: CapacityRequest, inventory: Inventory, site: Site
 
     Raises UsageError for an unknown profile, StateDamaged.
     """
-    free = capacity(request, inventory, site)
-    fitting = {name: fit.slots for name, fit in free.now.fits.items()}
-    return run_outs(site.measurements_store, inventory, fitting, free.profile)
+    room = capacity(request, inventory, site)
+    free = {name: fit.slots for name, fit in room.now.fits.items()}
+    return run_outs(site.measurements_store, inventory, free, room.profile)

@@ -18,7 +18,7 @@ from gpuops.extras.observe.store_reads import (
     Step,
     Tier,
     blocks_table,
-    made_database,
+    open_to_write,
     spans_of,
     spans_table,
     vgpus_table,
@@ -37,22 +37,21 @@ class Measurements(MeasurementReads):
 
         Raises UsageError, StateDamaged.
         """
-        return cls(made_database(state_dir, url), vcenter)
+        return cls(open_to_write(state_dir, url), vcenter)
 
     def write(self, begin: int, measured: Mapping[str, Block]) -> None:
         """Merge steps of five minutes, by managed object id, into the stored ones; `begin`: seconds since 1970.
 
         The steps are durable when this returns. If two processes write the same steps, they are stored once.
         """
-        tier = Step.FINE.value
-        by_block: dict[int, dict[str, Block]] = {}
+        by_begin: dict[int, dict[str, Block]] = {}  # the parts of each stored block, by its begin
         for entity, block in measured.items():
-            for at, part in _cut(block, begin, tier):
-                by_block.setdefault(at, {})[entity] = part
+            for block_begin, part in _cut_at_borders(block, begin, Step.FINE.value):
+                by_begin.setdefault(block_begin, {})[entity] = part
         with self._database.writing() as connection:
             hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
-            for at, parts in by_block.items():
-                self._merge(connection, Step.FINE, at, parts)
+            for block_begin, parts in by_begin.items():
+                self._merge(connection, Step.FINE, block_begin, parts)
 
     def note_vgpus(self, now: datetime, running: Mapping[str, int]) -> None:
         """Store the number of running vGPUs by profile as the peak of the day, unless the stored peak is higher."""
@@ -74,7 +73,7 @@ class Measurements(MeasurementReads):
         """Store this span of time as observed, joined with the spans that it touches."""
         with self._database.writing() as connection:
             hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
-            touching = [
+            touching_spans = [
                 span
                 for span in spans_of(connection, self._vcenter)
                 if span.begin.timestamp() <= until and span.until.timestamp() >= begin
@@ -82,9 +81,9 @@ class Measurements(MeasurementReads):
             ends = [
                 begin,
                 until,
-                *(int(moment.timestamp()) for span in touching for moment in (span.begin, span.until)),
+                *(int(moment.timestamp()) for span in touching_spans for moment in (span.begin, span.until)),
             ]
-            for span in touching:
+            for span in touching_spans:
                 connection.execute(
                     delete(spans_table).where(
                         spans_table.c.vcenter == self._vcenter, spans_table.c.begin == int(span.begin.timestamp())
@@ -128,7 +127,7 @@ class Measurements(MeasurementReads):
             if len(rows) < ROWS_AT_ONCE:
                 return
 
-    def forget(self, now: datetime, retention: Retention) -> None:
+    def remove_old(self, now: datetime, retention: Retention) -> None:
         """Remove blocks, peaks and spans that are older than the retention."""
         with self._database.writing() as connection:
             hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
@@ -158,7 +157,7 @@ class Measurements(MeasurementReads):
             blocks_table.c.vcenter == self._vcenter,
         )
         packed_by_entity: dict[str, bytes] = {}
-        for names in _in_pieces(parts):
+        for names in _in_groups(parts):
             query = select(blocks_table.c.entity, blocks_table.c.packed).where(
                 *at_this_begin, blocks_table.c.entity.in_(names)
             )
@@ -166,9 +165,7 @@ class Measurements(MeasurementReads):
         rows: list[dict[str, Any]] = []
         for entity, part in parts.items():
             old = packed_by_entity.get(entity)
-            # `_order` puts the block first whose values count: an hour is computed from all its steps, so the new
-            # one replaces the stored one
-            packed = pack(part if old is None else blocks.merge_blocks(*self._order(step, old, part)))
+            packed = pack(part if old is None else blocks.merge_blocks(*self._merge_order(step, old, part)))
             if packed != old:
                 rows.append(
                     {
@@ -180,17 +177,21 @@ class Measurements(MeasurementReads):
                         "packed": packed,
                     }
                 )
-        for names in _in_pieces([row["entity"] for row in rows]):
+        for names in _in_groups([row["entity"] for row in rows]):
             connection.execute(delete(blocks_table).where(*at_this_begin, blocks_table.c.entity.in_(names)))
         if rows:
             connection.execute(insert(blocks_table), rows)
 
-    def _order(self, step: Step, old: bytes, part: Block) -> tuple[Block, Block]:
-        before = self._unpack(old)
-        return (part, before) if step is Step.HOUR else (before, part)
+    def _merge_order(self, step: Step, old: bytes, part: Block) -> tuple[Block, Block]:
+        """Return the stored and the new block, first the one whose steps are kept if both cover as much.
+
+        An hour is computed from all its steps, so the new one replaces the stored one.
+        """
+        old_block = self._unpack(old)
+        return (part, old_block) if step is Step.HOUR else (old_block, part)
 
 
-def _cut(block: Block, begin: int, tier: Tier) -> Iterable[tuple[int, Block]]:
+def _cut_at_borders(block: Block, begin: int, tier: Tier) -> Iterable[tuple[int, Block]]:
     """Cut the steps at the borders of the tier's blocks: yield the begin of each block, and the block with its steps.
 
     All begins are in seconds since 1970. Blocks without a measured step are left out.
@@ -205,7 +206,7 @@ def _cut(block: Block, begin: int, tier: Tier) -> Iterable[tuple[int, Block]]:
             yield at, blocks.place_block(Block(last - first, series), place, tier.steps)
 
 
-def _in_pieces(names: Iterable[str]) -> Iterable[list[str]]:
+def _in_groups(names: Iterable[str]) -> Iterable[list[str]]:
     """Return the names in groups that fit into one statement: SQLite limits the number of parameters."""
     all_names = list(names)
     return (all_names[at : at + ROWS_AT_ONCE] for at in range(0, len(all_names), ROWS_AT_ONCE))

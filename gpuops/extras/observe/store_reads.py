@@ -1,9 +1,9 @@
-"""Reads the store of measurements: series of VMs and hosts, their newest use, and the use of vGPUs for nights.
+"""The store of measurements: its tables, and the reads of series, of the newest use, and of the peaks of vGPUs.
 
-The tables of measurements, in their own SQLite file next to the journal or in the journal's PostgreSQL.
-
-They are no records of the book: a series gets new values every few minutes and loses old ones, and the audited chain
-would grow by an entry with each of them."""
+The tables are in their own SQLite file next to the journal, or in the journal's PostgreSQL. Measurements are no records
+of the journal: a series gets new values every few minutes and loses old ones, and the audited chain of the journal
+would grow with each of them.
+"""
 
 from __future__ import annotations
 
@@ -61,12 +61,16 @@ from gpuops.model.measurements.measurement import (
 FILE_NAME: Final = "measurements.sqlite"
 SCHEMA_VERSION: Final = 2
 """Increase it for another format of blocks, and add a revision (`execute/migrations`) that writes it."""
-_READ: Final = (1, 2)
+_READABLE_VERSIONS: Final = (1, 2)
 """Schema 1 has no blocks of format 2 (`blocks.py`) and no `vgpus_table`; revision 0001 makes it schema 2."""
 PAGE_BYTES: Final = 16 * 1024
 """The page size of a new file. Blocks have one to five kilobytes, and a fifth of smaller pages would stay empty."""
-_NEXT: Final = "free disk space, start the server, or move the damaged file aside: the next look begins a new one"
-_TOLD: Final = {"keeps": "store of measurements", "hint": _NEXT}
+_HINT: Final = (
+    "free disk space, start the database server, or move the damaged file to another directory: gpuops observe then "
+    "begins a new one"
+)
+_FOR_ERRORS: Final = {"keeps": "store of measurements", "hint": _HINT}
+"""The name of the database and the next step, for error messages."""
 
 metadata = MetaData()
 
@@ -104,12 +108,12 @@ vgpus_table = Table(
 because the profile of a VM that was removed is unknown later."""
 
 
-def made_database(state_dir: Path, url: str) -> Database:
+def open_to_write(state_dir: Path, url: str) -> Database:
     """Open the database to write to it, with the tables of this version. Raises UsageError, StateDamaged."""
     return to_write(_open_database(state_dir, url), Contents.MEASUREMENTS, _has_tables)
 
 
-def found_database(state_dir: Path, url: str) -> Database | None:
+def open_to_read(state_dir: Path, url: str) -> Database | None:
     """Open the database to read it without changes, or return None if it does not exist.
 
     Raises UsageError, StateDamaged.
@@ -120,7 +124,7 @@ def found_database(state_dir: Path, url: str) -> Database | None:
 
 
 def _open_database(state_dir: Path, url: str) -> Database:
-    return open_database(url, **_TOLD) if url else make_file(state_dir, FILE_NAME, PAGE_BYTES, **_TOLD)
+    return open_database(url, **_FOR_ERRORS) if url else make_file(state_dir, FILE_NAME, PAGE_BYTES, **_FOR_ERRORS)
 
 
 def _has_tables(connection: Connection, database: Database) -> bool:
@@ -128,13 +132,13 @@ def _has_tables(connection: Connection, database: Database) -> bool:
     if database.revision(connection) is None and not inspect(connection).has_table(schema_table.name):
         return False
     versions = connection.scalars(select(schema_table.c.version)).all()
-    if len(versions) == 1 and versions[0] in _READ:
+    if len(versions) == 1 and versions[0] in _READABLE_VERSIONS:
         return True
     version = f"schema {versions[-1]}" if versions else "no schema"
     raise StateDamaged(
         f"the store of measurements {database.name} has {version}, this version reads schema "
-        f"{' and '.join(map(str, _READ))}",
-        hint="use the gpuops that wrote it",
+        f"{' and '.join(map(str, _READABLE_VERSIONS))}",
+        hint="use the version of gpuops that wrote it, or a newer one",
     )
 
 
@@ -147,7 +151,7 @@ class Tier:
 
     step_s: int
     block_s: int
-    """The length of a block; each block begins at a multiple of it."""
+    """The length of a block in seconds; each block begins at a multiple of it."""
 
     @property
     def steps(self) -> int:
@@ -175,7 +179,7 @@ class MeasurementReads:
     @classmethod
     def open_if_exists(cls, state_dir: Path, url: str, vcenter: str) -> Self | None:
         """Open the store to read, or return None if it does not exist. Raises UsageError, StateDamaged."""
-        database = found_database(state_dir, url)
+        database = open_to_read(state_dir, url)
         return cls(database, vcenter) if database is not None else None
 
     def close(self) -> None:
@@ -197,7 +201,7 @@ class MeasurementReads:
     def fine_begin(self) -> datetime | None:
         """Return the begin of the oldest stored steps of five minutes; None if none is stored.
 
-        Older steps are removed (`Measurements.forget`) long before the spans in which they were observed.
+        Older steps are removed (`Measurements.remove_old`) long before the spans in which they were observed.
         """
         oldest = select(func.min(blocks_table.c.begin)).where(
             blocks_table.c.step_s == Step.FINE.seconds, blocks_table.c.vcenter == self._vcenter
@@ -215,7 +219,7 @@ class MeasurementReads:
         """
         query = (
             select(blocks_table.c.begin, blocks_table.c.packed)
-            .where(*self._in_blocks(begin, until, step))
+            .where(*self._touches(begin, until, step))
             .where(blocks_table.c.entity == entity)
         )
         window = _Window(counters, begin, until, step)
@@ -234,7 +238,7 @@ class MeasurementReads:
         remaining, step = set(entities), Step.FINE
         query = (
             select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
-            .where(*self._in_blocks(begin, until, step))
+            .where(*self._touches(begin, until, step))
             .order_by(blocks_table.c.entity, blocks_table.c.begin)
         )
         with self._database.reading() as connection:
@@ -259,7 +263,7 @@ class MeasurementReads:
         begin, until = (datetime.fromtimestamp(begin_s + at * blocks.FINE_S, UTC) for at in (0, steps))
         query = (
             select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
-            .where(*self._in_blocks(begin, until, Step.FINE))
+            .where(*self._touches(begin, until, Step.FINE))
             .order_by(blocks_table.c.entity, blocks_table.c.begin)
         )
         with self._database.reading() as connection:
@@ -268,11 +272,12 @@ class MeasurementReads:
                     continue
                 series_arrays = {name: blocks.empty(steps) for name in counters}
                 for row in rows:
-                    block, place = self._unpack(row.packed), (row.begin - begin_s) // blocks.FINE_S
+                    block = self._unpack(row.packed)
+                    place = (row.begin - begin_s) // blocks.FINE_S  # the step at which the block begins
                     skipped = max(0, -place)  # the first block may begin before the first step
                     for name in series_arrays.keys() & block.series.keys():
-                        rows_of_block = block.series[name][skipped : max(skipped, steps - place)]
-                        series_arrays[name][place + skipped : place + skipped + len(rows_of_block)] = rows_of_block
+                        known_rows = block.series[name][skipped : max(skipped, steps - place)]
+                        series_arrays[name][place + skipped : place + skipped + len(known_rows)] = known_rows
                 yield entity, series_arrays
 
     def hours(
@@ -284,10 +289,10 @@ class MeasurementReads:
         seconds since 1970. Five-minute steps that are not rolled up yet are combined into hours here.
         """
         begin, until = (datetime.fromtimestamp(begin_s + at * blocks.HOUR_S, UTC) for at in (0, steps))
-        not_rolled_up = and_(*self._in_blocks(begin, until, Step.FINE), blocks_table.c.rolled_up.is_(False))
+        not_rolled_up = and_(*self._touches(begin, until, Step.FINE), blocks_table.c.rolled_up.is_(False))
         query = (
             select(blocks_table.c.entity, blocks_table.c.step_s, blocks_table.c.begin, blocks_table.c.packed)
-            .where(or_(and_(*self._in_blocks(begin, until, Step.HOUR)), not_rolled_up))
+            .where(or_(and_(*self._touches(begin, until, Step.HOUR)), not_rolled_up))
             # stored hours come first, so that hours made of newer five-minute steps replace them
             .order_by(blocks_table.c.entity, blocks_table.c.step_s.desc(), blocks_table.c.begin)
         )
@@ -299,8 +304,8 @@ class MeasurementReads:
                 for row in rows:
                     block = self._unpack(row.packed)
                     block = block if row.step_s == Step.HOUR.seconds else blocks.hours(block)
-                    place = (row.begin - begin_s) // blocks.HOUR_S
-                    skipped = max(0, -place)
+                    place = (row.begin - begin_s) // blocks.HOUR_S  # the hour at which the block begins
+                    skipped = max(0, -place)  # the first block may begin before the first hour
                     for name, block_rows in block.series.items():
                         if name.partition("@")[0] in counters:
                             added = block_rows[skipped : max(skipped, steps - place)]
@@ -318,7 +323,7 @@ class MeasurementReads:
         """
         query = (
             select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
-            .where(*self._in_blocks(begin, until, Step.FINE))
+            .where(*self._touches(begin, until, Step.FINE))
             .order_by(blocks_table.c.begin)
         )
         newest_by_entity: dict[str, dict[str, int]] = {}
@@ -337,7 +342,7 @@ class MeasurementReads:
 
     def entities(self, begin: datetime, until: datetime) -> frozenset[str]:
         """Return the VMs and hosts (ids) that have a block of five-minute steps which touches this span."""
-        query = select(blocks_table.c.entity).where(*self._in_blocks(begin, until, Step.FINE)).distinct()
+        query = select(blocks_table.c.entity).where(*self._touches(begin, until, Step.FINE)).distinct()
         with self._database.reading() as connection:
             return frozenset(connection.scalars(query))
 
@@ -353,7 +358,8 @@ class MeasurementReads:
                 peaks.setdefault(profile, {})[FIRST_DAY + timedelta(days=day)] = most
         return peaks
 
-    def _in_blocks(self, begin: datetime, until: datetime, step: Step) -> tuple[ColumnElement[bool], ...]:
+    def _touches(self, begin: datetime, until: datetime, step: Step) -> tuple[ColumnElement[bool], ...]:
+        """Return the conditions for blocks of this vCenter and step that touch the span."""
         return (
             blocks_table.c.step_s == step.seconds,
             blocks_table.c.begin > int(begin.timestamp()) - step.value.block_s,
@@ -366,7 +372,7 @@ class MeasurementReads:
 
 
 class _Window:
-    """A span of some series, filled block by block."""
+    """The series of one VM or host in a span, filled block by block."""
 
     def __init__(self, counters: Collection[str], begin: datetime, until: datetime, step: Step) -> None:
         self._step_s = step.seconds
@@ -393,7 +399,7 @@ class _Window:
 
 def stored_measurements(state_dir: Path, url: str = "") -> Stored:
     """Return the contents of the store by vCenter. Creates nothing. Raises UsageError, StateDamaged."""
-    database = found_database(state_dir, url)
+    database = open_to_read(state_dir, url)
     if database is None:
         return Stored("the database of the journal" if url else str(state_dir / FILE_NAME))
     try:
@@ -406,6 +412,7 @@ def stored_measurements(state_dir: Path, url: str = "") -> Stored:
 
 
 def _describe_vcenter(connection: Connection, vcenter: str) -> StoredVcenter:
+    """Return what is stored of a vCenter: the observed spans, and the numbers and sizes of its blocks."""
     tiers = []
     for step in Step:
         row = connection.execute(
@@ -422,6 +429,7 @@ def _describe_vcenter(connection: Connection, vcenter: str) -> StoredVcenter:
 
 
 def spans_of(connection: Connection, vcenter: str) -> tuple[Span, ...]:
+    """Return the spans of time in which the vCenter was observed, oldest first."""
     query = select(spans_table).where(spans_table.c.vcenter == vcenter).order_by(spans_table.c.begin)
     return tuple(
         Span(datetime.fromtimestamp(row.begin, UTC), datetime.fromtimestamp(row.until, UTC))
@@ -435,15 +443,15 @@ def _unpack_block(packed: bytes, name: str) -> Block:
     except ValueError as error:
         raise StateDamaged(
             f"the store of measurements {name} holds a block that cannot be read: {error}",
-            hint="move the store aside: the next observation begins a new one",
+            hint="move the store to another directory: gpuops observe then begins a new one",
         ) from error
 
 
 OLD: Final = timedelta(hours=1)
-"""An older observation says nothing about now: the store is filled every 20 minutes, and one time may fail."""
+"""An older observation is not used for now: the store is filled every 20 minutes, and one observation may fail."""
 NEWEST_COUNTERS: Final = (GPU_USE, GPU_MEMORY, GPU_TEMPERATURE, GPU_POWER, *SMI_GPU_COUNTERS, SMI_POWER_LIMIT)
 _NEWEST_WITHIN: Final = timedelta(seconds=2 * FINE_S)
-"""The span in which the newest step is looked for: samples may be late, and a VM that is off has none."""
+"""The newest step is searched this long before the end of the observation: samples may be late."""
 
 
 def newest_use(

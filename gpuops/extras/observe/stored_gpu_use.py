@@ -1,4 +1,4 @@
-"""What the store of measurements holds of GPUs: what they did last, and their last week in steps of three hours."""
+"""The stored use of GPUs and VMs: the newest one, and the last week of GPUs in steps of three hours."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _HISTORY_COUNTERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GpuHistory:
-    """One GPU in `STEPS` steps of `HOURS_PER_STEP` hours. None = it was measured in none of them."""
+    """The history of one GPU in `STEPS` steps of `HOURS_PER_STEP` hours. None = it was measured in none of them."""
 
     utilization_percent: Numbers | None
     memory_mib: Numbers | None
     power_w: Numbers | None
     temperature_c: Numbers | None
     slowed: Numbers | None
-    """1 = it was clocked down at a reading, because of heat or for want of power."""
+    """1 = it was clocked down at a reading, because of heat or its power limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,13 @@ class FragmentationHistory:
 
 @dataclass(frozen=True, slots=True)
 class StoredUse:
-    """What a store knows of the GPUs and VMs of one vCenter."""
+    """The stored use of the GPUs and VMs of one vCenter."""
 
     newest: NewestUse
     now: CurrentUse | None
-    """The newest five minutes; None = the last observation is too old to say anything about now."""
+    """The use in the newest five minutes; None = the last observation is more than an hour old."""
     begin: datetime
-    """Of the first step of `history`."""
+    """The begin of the first step of `history`."""
     history: Mapping[GpuKey, GpuHistory]
     fragmentation: Mapping[str, FragmentationHistory] = field(default_factory=dict)
     """By the host's managed object id."""
@@ -90,7 +90,7 @@ def stored_use(state_dir: Path, url: str, inventory: Inventory, earlier: StoredU
     """Return the stored use of the GPUs and VMs of this vCenter; None without a store or an observation.
 
     `earlier`: an answer for the same vCenter, which is returned if nothing was observed since, also if the store is
-    missing now. Asks no vCenter. Raises UsageError, StateDamaged.
+    missing now. Reads no vCenter. Raises UsageError, StateDamaged.
     """
     hosts = {host.ref for host in inventory.hosts.values() if host.gpus}
     entities = hosts | {vm.ref for vm in inventory.vms.values() if vm.profiles}
@@ -149,10 +149,10 @@ def _averages(hours: Mapping[str, Values], *counters: str, scale: float = 1.0) -
 
     None = none of them was. In an average an hour counts by the time that its samples cover.
     """
-    first = next((hours[counter] for counter in counters if counter in hours), None)
-    if first is None:
+    hours_of_first = next((hours[counter] for counter in counters if counter in hours), None)
+    if hours_of_first is None:
         return None
-    steps = first.reshape(STEPS, HOURS_PER_STEP, 3)
+    steps = hours_of_first.reshape(STEPS, HOURS_PER_STEP, 3)
     covered = steps[:, :, 2]
     weights = covered.sum(axis=1)
     numbers = np.full(STEPS, np.nan)
@@ -163,11 +163,12 @@ def _averages(hours: Mapping[str, Values], *counters: str, scale: float = 1.0) -
 
 
 def _history(hours: Mapping[str, Values]) -> GpuHistory:
-    # readings are 0 or 1, and 1 is rare: an average would be rounded to 0, so the highest is used
+    """Return the history of a GPU from its hours by counter."""
+    # readings of `slowed` are 0 or 1, and 1 is rare: an average would be rounded to 0, so the highest is used
     slowed = [hours[name] for name in (SMI_SLOWED_BY_HEAT, SMI_SLOWED_BY_POWER) if name in hours]
     highest = None
     if slowed:
-        by_step = np.max(slowed, axis=0).reshape(STEPS, HOURS_PER_STEP, 3)
+        by_step = np.max(slowed, axis=0).reshape(STEPS, HOURS_PER_STEP, 3)  # 3: average, highest, covered
         highest = np.where((by_step[:, :, 2] > 0).any(axis=1), by_step[:, :, 1].max(axis=1), np.nan).clip(min=0)
     return GpuHistory(
         _averages(hours, *USE_COUNTERS, scale=0.01),

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Self
 
 from msgspec import field
 
-from gpuops.extras.observe.replay import SOON_STEPS, STEP, PoolNight, PoolReplay, Replay, Untold
+from gpuops.extras.observe.replay import SOON_STEPS, STEP, PoolNight, PoolReplay, Replay, UnknownUse
 from gpuops.extras.observe.run_out import FEWEST_DAYS, HORIZON, TESTED_AHEAD, RunOut
 from gpuops.model.desktops.evidence import Source, names
 from gpuops.model.measurements.measurement import Cycle, Span, Stored, StoredTier, StoredVcenter
@@ -20,13 +20,13 @@ from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, Site
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.text import count, optional_figure, vcenter_heading
 
-_GAPS_SHOWN = 10
+_SHOWN_GAPS: Final = 10
 
 
 def cycle_text(cycle: Cycle) -> Shown:
     """Return what one observation measured, which use is unknown, and which gap was filled, a line for each."""
     if cycle.until is None or cycle.begin is None:
-        return Text("nothing to do: the last look was less than five minutes ago", "bold")
+        return Text("nothing to do: the last observation was less than five minutes ago", "bold")
     lines = [
         Text(
             f"measured {_span(Span(cycle.begin, cycle.until))}: {cycle.vms_measured} of {cycle.vms} VMs, "
@@ -34,11 +34,13 @@ def cycle_text(cycle: Cycle) -> Shown:
         )
     ]
     if cycle.vms_gpu_unknown:
-        lines.append(Text(f"use of the GPU is unknown, not zero: {cycle.vms_gpu_unknown} VMs with vGPUs", "yellow"))
+        lines.append(
+            Text(f"GPU use is unknown, not zero, for {count(cycle.vms_gpu_unknown, 'VM')} with vGPUs", "yellow")
+        )
     if cycle.hosts_entered is not None:
-        lines.append(Text(f"the hosts' own nvidia-smi: {cycle.hosts_entered} of {cycle.hosts} hosts"))
+        lines.append(Text(f"nvidia-smi was read on {cycle.hosts_entered} of {cycle.hosts} hosts"))
     if cycle.filled is not None:
-        lines.append(Text(f"asked of vCenter's own five-minute averages: {_span(cycle.filled)}"))
+        lines.append(Text(f"filled with vCenter's five-minute averages: {_span(cycle.filled)}"))
     return tuple(lines)
 
 
@@ -135,10 +137,10 @@ def _vcenter_lines(vcenter: StoredVcenter) -> Iterator[Text]:
         since = f", since {format_minute(tier.since)}" if tier.since is not None else ""
         yield Text(f"  steps of {_step(tier.step):<6} {tier.entities} VMs and hosts, {size}{since}")
     gaps = list(_gaps(vcenter))
-    for gap in gaps[-_GAPS_SHOWN:]:
+    for gap in gaps[-_SHOWN_GAPS:]:
         yield Text(f"  not observed    {_span(gap)}", "yellow")
-    if len(gaps) > _GAPS_SHOWN:
-        yield Text(f"  and {len(gaps) - _GAPS_SHOWN} older gaps", "yellow")
+    if len(gaps) > _SHOWN_GAPS:
+        yield Text(f"  and {len(gaps) - _SHOWN_GAPS} older gaps", "yellow")
 
 
 def _gaps(vcenter: StoredVcenter) -> Iterator[Span]:
@@ -154,12 +156,12 @@ def _span(span: Span) -> str:
 
 
 _BECAUSE: Final = {
-    Untold.NOT_OBSERVED: "not observed",
-    Untold.NO_SAMPLES: "without samples (off, or its host away)",
-    Untold.COUNTER_MISSING: "without one of the counters",
-    Untold.AVERAGES_ALONE: "known by averages alone",
-    Untold.SAMPLES_MISSING: "with samples missing",
-    Untold.NVIDIA_SMI_MISSING: "without nvidia-smi figures of its vGPU",
+    UnknownUse.NOT_OBSERVED: "not observed",
+    UnknownUse.NO_SAMPLES: "without samples (off, or host not connected)",
+    UnknownUse.COUNTER_MISSING: "without one of the counters",
+    UnknownUse.ONLY_AVERAGES: "known only by averages",
+    UnknownUse.SAMPLES_MISSING: "with samples missing",
+    UnknownUse.NVIDIA_SMI_MISSING: "without nvidia-smi figures of its vGPU",
 }
 _SOON: Final = SOON_STEPS * STEP
 
@@ -168,8 +170,8 @@ def replay_text(replay: Replay) -> Shown:
     """Return a table of nights for each pool, what they leave unknown, and when nothing was observed."""
     nights = f"{count(len(replay.nights), 'night')} since {format_zoned_minute(replay.since)}"
     return (
-        Text(f"policy {replay.policy}, {nights}, by counters alone", "bold"),
-        *(part for pool in replay.pools for part in _pool(pool)),
+        Text(f"policy {replay.policy}, {nights}, by counters only", "bold"),
+        *(part for pool in replay.pools for part in _pool_parts(pool)),
         Text(""),
         *_replay_notes(replay),
     )
@@ -248,7 +250,7 @@ class IdleReplayDocument(VcenterDocument, frozen=True):
         )
 
 
-def _pool(pool: PoolReplay) -> Iterator[Shown]:
+def _pool_parts(pool: PoolReplay) -> Iterator[Shown]:
     """Yield the heading, warnings and table of one pool."""
     yield Text("")
     head = Text(f"pool {pool.pool}", "bold")
@@ -258,18 +260,23 @@ def _pool(pool: PoolReplay) -> Iterator[Shown]:
         return
     head.append(f": {count(pool.desktops, 'desktop')}")
     if pool.left_out:
-        head.append(f", {pool.left_out} more that no night takes")
+        head.append(f", {pool.left_out} more that no night suspends")
     yield head
     if not pool.users_kept_away:
-        yield Text("  it is neither parked nor gated: a night takes none of it; this is what it would gain", "yellow")
+        yield Text(
+            "  a night suspends none of them, because the pool is neither parked nor gated; this is the possible gain",
+            "yellow",
+        )
     if pool.not_replayed:
-        yield Text(f"  required and not replayed: {names(pool.not_replayed)}", "yellow")
+        yield Text(
+            f"  the rule also requires these sources, which are not stored: {names(pool.not_replayed)}", "yellow"
+        )
     headers = ("night", "taken", "used", "unknown", "harvested", "not known", "false idle", "used later", "unknown are")
     table = TextTable(*headers, right=range(1, 8))
     for night in pool.nights:
-        table.add_row(night.night.id, *_row([night]))
+        table.add_row(night.night.id, *_cells([night]))
     if len(pool.nights) > 1:
-        table.add_row(*(Text(cell, "bold") for cell in ("all", *_row(pool.nights))))
+        table.add_row(*(Text(cell, "bold") for cell in ("all", *_cells(pool.nights))))
     yield table
     ages = Counter(age for night in pool.nights for age in night.false_idle)
     if ages:
@@ -277,12 +284,14 @@ def _pool(pool: PoolReplay) -> Iterator[Shown]:
         yield Text(f"  use came back: {ages_text}", "red")
     unwatched = sum(night.unwatched for night in pool.nights)
     if unwatched:
-        yield Text(f"  of {unwatched} taken it is not known whether use came back within {_minutes(_SOON)}", "yellow")
+        yield Text(
+            f"  for {unwatched} taken desktops it is unknown whether use came back within {_minutes(_SOON)}", "yellow"
+        )
 
 
-def _row(nights: Sequence[PoolNight]) -> tuple[str, ...]:
+def _cells(nights: Sequence[PoolNight]) -> tuple[str, ...]:
     """Return the cells of one night, or the sums of several."""
-    unknown: Counter[Untold] = Counter()
+    unknown: Counter[UnknownUse] = Counter()
     for night in nights:
         unknown.update(night.unknown)
     return (
@@ -293,7 +302,7 @@ def _row(nights: Sequence[PoolNight]) -> tuple[str, ...]:
         _hours(sum((night.unseen for night in nights), timedelta(0))),
         str(sum(len(night.false_idle) for night in nights)),
         str(sum(night.used_later for night in nights)),
-        ", ".join(f"{unknown[why]} {_BECAUSE[why]}" for why in Untold if unknown[why]) or "-",
+        ", ".join(f"{unknown[why]} {_BECAUSE[why]}" for why in UnknownUse if unknown[why]) or "-",
     )
 
 
@@ -302,13 +311,13 @@ def _replay_notes(replay: Replay) -> Iterator[Text]:
     yield Text(
         f"false idle: use came back within {_minutes(_SOON)} after a suspend; all ages are in steps of {_minutes(STEP)}"
     )
-    yield Text("pools are as they are today; floors, limits and the queue are not replayed: a night may take less")
+    yield Text("uses the pools of today, and not their floors and limits, nor the queue: a night may suspend fewer")
     if replay.gone:
-        yield Text(f"VMs and hosts that were measured then, and are no longer in vCenter: {replay.gone}", "yellow")
-    for gap in replay.gaps[:_GAPS_SHOWN]:
+        yield Text(f"measured then, but no longer in vCenter: {replay.gone} VMs and hosts", "yellow")
+    for gap in replay.gaps[:_SHOWN_GAPS]:
         yield Text(f"not observed    {format_minute(gap.begin)} to {format_minute(gap.until)} UTC", "yellow")
-    if len(replay.gaps) > _GAPS_SHOWN:
-        yield Text(f"and {len(replay.gaps) - _GAPS_SHOWN} later gaps", "yellow")
+    if len(replay.gaps) > _SHOWN_GAPS:
+        yield Text(f"and {len(replay.gaps) - _SHOWN_GAPS} later gaps", "yellow")
 
 
 def _seconds(length: timedelta) -> int:
@@ -332,7 +341,7 @@ def run_out_text(profiles: Sequence[RunOut], inventory: Inventory) -> Shown:
     """Return a row for each profile, the one that runs out first at the top."""
     head = vcenter_heading(inventory, "when vGPU profiles run out")
     if not profiles:
-        return (head, Text("no VM has a vGPU, and no history has one"))
+        return (head, Text("no VM has or had a vGPU"))
     table = table_of(
         profiles,
         Column("profile", lambda profile: profile.profile, whole=True),
@@ -351,13 +360,15 @@ def run_out_text(profiles: Sequence[RunOut], inventory: Inventory) -> Shown:
 
 
 def _run_out_notes(profiles: Sequence[RunOut]) -> list[Text]:
-    tested = f"{TESTED_AHEAD.days} days ahead, on days of the past"
+    tested = f"{TESTED_AHEAD.days} days ahead, for past days"
     notes = [
-        "each profile for itself: profiles share the same GPUs",
-        f"off by: vGPUs, {tested}; naive: the same, by the same weekday two weeks before alone",
+        "each forecast is for its profile only: profiles share the same GPUs",
+        f"off by: mean error in vGPUs of forecasts {tested}; naive: the same for the weekday two weeks before",
     ]
     if any(profile.days < FEWEST_DAYS for profile in profiles):
-        notes.append(f"`?`: {count(FEWEST_DAYS, 'day')} of `gpuops observe` are needed (gpuops help observe)")
+        notes.append(
+            f"`?` = unknown: a forecast needs {count(FEWEST_DAYS, 'day')} of `gpuops observe` (gpuops help observe)"
+        )
     return [Text(note, "dim") for note in notes]
 
 

@@ -28,12 +28,14 @@ def metrics(
     textfile: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write them once, for node_exporter's textfile collector (FILE ends in .prom)."
+            metavar="FILE", help="Write the metrics once, for node_exporter's textfile collector (FILE ends in .prom)."
         ),
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="[HOST:]PORT", help="Answer GET /metrics there until stopped; without HOST on loopback."),
+        typer.Option(
+            metavar="[HOST:]PORT", help="Answer GET /metrics at this address until stopped; without HOST: loopback."
+        ),
     ] = None,
     every: Annotated[
         int,
@@ -42,13 +44,13 @@ def metrics(
             min=1,
             max=3600,
             metavar="SECONDS",
-            help="With --listen: an answer stands so long at the least.",
+            help="With --listen: answer from the last read for at least this time.",
         ),
     ] = 30,
 ) -> None:
-    """Tell Prometheus of vGPU slots, GPUs and the VMs on them, their use, and nights. Changes nothing.
+    """Give Prometheus metrics of vGPU slots, GPUs, the VMs on them, their use, and nights. Changes nothing.
 
-    Alert rules, a Grafana dashboard and a unit: gpuops template list.
+    gpuops template list shows alert rules, a Grafana dashboard and a systemd unit.
 
     \b
     Examples:
@@ -60,14 +62,14 @@ def metrics(
         message = "--textfile and --listen exclude each other" if listen else "neither --textfile nor --listen is set"
         raise UsageError(message, hint="--textfile FILE writes the metrics once, --listen PORT serves them")
     if textfile is not None:
-        _write(common, textfile)
+        _write_textfile(common, textfile)
     elif listen is not None and common.site is not None:
         _serve_sites(common, listen, every)
     elif listen is not None:
         _serve(common, listen, every)
 
 
-def _write(common: CommonOptions, path: Path) -> None:
+def _write_textfile(common: CommonOptions, path: Path) -> None:
     """Replace the file. After an error it gets metrics that report the failure, and the error is raised again.
 
     node_exporter itself checks only the age of the file.
@@ -77,7 +79,7 @@ def _write(common: CommonOptions, path: Path) -> None:
     from gpuops.extras.web.metrics_view import MetricsDocument, MetricsWriter, written_text
     from gpuops.files.private_file import write_readable
 
-    vcenter = ""  # until it is parsed: an address as it was typed may hold a password
+    vcenter = ""  # not the option as typed: if it cannot be parsed, it may be an address with a password
     try:
         vcenter = label_of(common)
         with open_site(common) as site:
@@ -92,32 +94,32 @@ def _write(common: CommonOptions, path: Path) -> None:
     output.show(written_text(str(path), text), MetricsDocument.of_file(str(path), text))
 
 
-def _serve(common: CommonOptions, where: str, every_s: int) -> None:
+def _serve(common: CommonOptions, listen: str, every_s: int) -> None:
     """Answer until a signal. Raises LoginRefused, because repeated logins could lock the account."""
     from gpuops.console.opening import label_of
     from gpuops.execute.state.http_listener import listening
-    from gpuops.extras.web.metrics_source import OPTION, AskedPage, handler, stands_s
+    from gpuops.extras.web.metrics_source import OPTION, RequestedPage, handler, page_lifetime_s
     from gpuops.extras.web.metrics_view import MetricsWriter
 
-    address, vcenter = OPTION.address(where), label_of(common)
-    page, writer = AskedPage(), MetricsWriter(vcenter)
+    address, vcenter = OPTION.address(listen), label_of(common)
+    page, writer = RequestedPage(), MetricsWriter(vcenter)
     collect_garbage_often()
     with ExitStack() as stack:
-        reading = _Reading(common, stack)
+        reader = _Reader(common, stack)
 
-        def make() -> None:
-            readings = reading.values()
-            page.publish(writer.text(readings), stands_s(float(every_s), reading.took_s))
+        def publish_metrics() -> None:
+            values = reader.values()
+            page.publish(writer.text(values), page_lifetime_s(float(every_s), reader.took_s))
 
-        make()  # before the port opens: a wrong option or login is reported at the start
+        publish_metrics()  # before the port opens: a wrong option or login is reported at the start
         port = stack.enter_context(listening(OPTION, address, handler(page, writer.text(None))))
         output.progress(f"metrics of {vcenter} are at port {port} of {address[0]}, path /metrics")
         while True:
             page.wait_until_asked()
-            make()
+            publish_metrics()
 
 
-def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
+def _serve_sites(common: CommonOptions, listen: str, every_s: int) -> None:
     """Answer for several vCenters, each read by its own process, until a signal or until no process runs."""
     from gpuops.execute.state.http_listener import listening
     from gpuops.extras.fleet.sites import TIMEOUT_S, services_of
@@ -125,10 +127,10 @@ def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
     from gpuops.extras.web.metrics_source import OPTION, SitePages, handler
     from gpuops.report.text import count
 
-    address = OPTION.address(where)
+    address = OPTION.address(listen)
     collect_garbage_often()
     processes = [
-        # the processes only answer questions: they tell no news
+        # `lambda _: None` ignores news: these processes only answer questions
         SiteProcess(site.name, metrics_of_site, (site_common,), lambda _: None, first=number == 0)
         for number, (site, site_common) in enumerate(services_of(common))
     ]
@@ -150,19 +152,20 @@ def metrics_of_site(talk: SiteTalk, common: CommonOptions) -> None:
 
     writer = MetricsWriter(label_of(common))
     with ExitStack() as stack:
-        reading = _Reading(common, stack)
+        reader = _Reader(common, stack)
         for number, _ in talk.questions():
-            readings = reading.values()
-            talk.answer(number, (None if readings is None else writer.text(readings), reading.took_s))
+            values = reader.values()
+            talk.answer(number, (None if values is None else writer.text(values), reader.took_s))
 
 
-class _Reading:
+class _Reader:
     """Reads vCenter for each answer. If vCenter does not answer, that answer has no values."""
 
     def __init__(self, common: CommonOptions, stack: ExitStack) -> None:
         self._common, self._stack = common, stack
         self._source: MetricSource | None = None
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
+        """Messages of the errors at the last call."""
         self.took_s = 0.0
         """How long the last read took, logging in left out; 0 = it failed."""
 
@@ -173,7 +176,7 @@ class _Reading:
         """
         from gpuops import clock
 
-        wrong: list[GpuopsError] = []
+        errors: list[GpuopsError] = []
         values, self.took_s = None, 0.0
         try:
             if self._source is None:
@@ -181,15 +184,16 @@ class _Reading:
             began_s = clock.passed_s()
             values = self._source.values(follow=True)
             self.took_s = clock.passed_s() - began_s
-            wrong += self._source.damaged
+            errors += self._source.damaged
         except LoginRefused:
-            raise
+            raise  # repeated logins could lock the account
         except GpuopsError as error:
-            # not connected yet: only an outage is tried again, and not if the password was on stdin, which is read once
+            # The first connection is tried again only if vCenter did not answer, and the password is still known:
+            # it is not after it came from stdin, which can be read only once.
             if self._source is None and (not isinstance(error, NotConnected) or self._common.password_stdin):
                 raise
-            wrong.append(error)
-        self._say(wrong)
+            errors.append(error)
+        self._report_new(errors)
         return values
 
     def _open_source(self) -> MetricSource:
@@ -198,11 +202,11 @@ class _Reading:
 
         return MetricSource(self._stack.enter_context(open_site(self._common)))
 
-    def _say(self, wrong: list[GpuopsError]) -> None:
-        """Print each error once, until it is over: a scrape comes every few seconds."""
+    def _report_new(self, errors: list[GpuopsError]) -> None:
+        """Print each error that the last call did not have: Prometheus asks every few seconds."""
         from gpuops.report.layout import Text
 
-        lines = {error.message: error.line for error in wrong}
-        for message in lines.keys() - self._said:
+        lines = {error.message: error.line for error in errors}
+        for message in lines.keys() - self._reported:
             output.note(Text(f"warning: {lines[message]}", "bold red"))
-        self._said = set(lines)
+        self._reported = set(lines)

@@ -1,8 +1,8 @@
-"""Reads the values of `gpuops metrics` repeatedly: what did not change is neither read nor computed again.
+"""The values of `gpuops metrics`, read again only after a change, and the page that requests get.
 
-The page of metrics: threads that answer requests ask for it, and only the main thread makes it.
-
-So signals, the session of vCenter and the journal stay in one thread, and many that ask at once cost one read."""
+The threads that answer requests only wait for the page; one other thread reads vCenter and makes it. So the session of
+vCenter and the journal stay in one thread, and many requests at once cost one read.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class MetricSource:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._history = FollowedHistory(site.state_dir, site.journal_url, site.vcenter.uuid)
-        self._seen: tuple[Inventory, Catalog, Capacity, datetime] | None = None
-        self._seen_s = 0.0
-        self._used: NewestUse | None = None
+        self._last_read: tuple[Inventory, Catalog, Capacity, datetime] | None = None
+        self._last_read_s = 0.0
+        self._measured: NewestUse | None = None
         self._overdue: tuple[tuple[Overdue, ...], float] | None = None
         """Overdue vCenters and the time of the read (`passed_s`)."""
         self.damaged: list[StateDamaged] = []
@@ -60,15 +60,17 @@ class MetricSource:
 
         Raises NotConnected, and UsageError for the URL of a journal that does not exist.
         """
-        return self._with_local(*self._read(follow))
+        return self._with_local_files(*self._read(follow))
 
-    def of_read(self, inventory: Inventory, catalog: Catalog, read_at: datetime) -> MetricValues:
-        """Return the values for a read of the caller; not thread-safe. Raises UsageError as `values`."""
-        if self._seen is None or self._seen[0] is not inventory:
-            self._seen = inventory, catalog, _room(inventory, catalog), read_at
-        return self._with_local(*self._seen)
+    def values_of_read(self, inventory: Inventory, catalog: Catalog, read_at: datetime) -> MetricValues:
+        """Return the values for an inventory that the caller has read; not thread-safe. Raises as `values`."""
+        if self._last_read is None or self._last_read[0] is not inventory:
+            self._last_read = inventory, catalog, _capacity_now_and_empty(inventory, catalog), read_at
+        return self._with_local_files(*self._last_read)
 
-    def _with_local(self, inventory: Inventory, catalog: Catalog, room: Capacity, read_at: datetime) -> MetricValues:
+    def _with_local_files(
+        self, inventory: Inventory, catalog: Catalog, room: Capacity, read_at: datetime
+    ) -> MetricValues:
         """Return these values, with those of the journal, the measurements and the diagnoses on this machine.
 
         Errors of these files are in `damaged`.
@@ -84,17 +86,21 @@ class MetricSource:
                 sources[name] = False
                 return None
 
-        self._used = read_source("measurements", lambda: self._newest_use(inventory))
+        self._measured = read_source("measurements", lambda: self._newest_use(inventory))
         history = read_source("journal", self._history.events)
         # not read again if it is damaged: the error would be reported twice
         night = read_source("journal", lambda: standing(self._site, inventory)) if "journal" not in sources else None
         overdue = read_source("journal", self._overdue_vcenters) if "journal" not in sources else None
         diagnoses = read_source("diagnoses", lambda: Diagnoses(self._site.state_dir).newest(inventory.vcenter)) or {}
-        for source, content in (("measurements", self._used), ("journal", history), ("diagnoses", diagnoses or None)):
+        for source, content in (
+            ("measurements", self._measured),
+            ("journal", history),
+            ("diagnoses", diagnoses or None),
+        ):
             if content is not None:
                 sources.setdefault(source, True)
         return MetricValues(
-            inventory, catalog, room, read_at, self._used, history, night, overdue or (), diagnoses, sources
+            inventory, catalog, room, read_at, self._measured, history, night, overdue or (), diagnoses, sources
         )
 
     def _overdue_vcenters(self) -> tuple[Overdue, ...]:
@@ -112,24 +118,24 @@ class MetricSource:
         site = self._site
         entities = {host.ref for host in inventory.hosts.values() if host.gpus}
         entities |= {vm.ref for vm in inventory.vms.values() if vm.profiles}
-        return newest_use(*site.measurements_store, inventory.vcenter, entities, inventory.taken_at, self._used)
+        return newest_use(*site.measurements_store, inventory.vcenter, entities, inventory.taken_at, self._measured)
 
     def _read(self, follow: bool) -> tuple[Inventory, Catalog, Capacity, datetime]:
         """Return the last read of vCenter, or a new one after a change, after LONGEST_S, or without `follow`."""
         vcenter, now_s = self._site.vcenter, self._site.passed_s()
-        is_old = self._seen is None or not follow or now_s - self._seen_s >= LONGEST_S
+        is_old = self._last_read is None or not follow or now_s - self._last_read_s >= LONGEST_S
         # ask for changes only after a successful read: while vCenter is unreachable, each such call takes long
-        if self._seen is None or is_old or vcenter.wait_for_change(0.0):
-            self._seen = None  # a notice comes once: after a failed read the next call must read
+        if self._last_read is None or is_old or vcenter.wait_for_change(0.0):
+            self._last_read = None  # a notice comes once: after a failed read the next call must read
             read_at = clock.wall_clock()
             inventory = self._site.with_health(vcenter.inventory())
             catalog = catalog_of(inventory)
-            self._seen = inventory, catalog, _room(inventory, catalog), read_at
-            self._seen_s = now_s
-        return self._seen
+            self._last_read = inventory, catalog, _capacity_now_and_empty(inventory, catalog), read_at
+            self._last_read_s = now_s
+        return self._last_read
 
 
-def _room(inventory: Inventory, catalog: Catalog) -> Capacity:
+def _capacity_now_and_empty(inventory: Inventory, catalog: Catalog) -> Capacity:
     """Return the capacity now, and the capacity if no VM held a vGPU."""
     holding = [vm for vm in inventory.vms.values() if vm.may_run and vm.profiles]
     return capacity(inventory, catalog, desktops=holding)
@@ -145,48 +151,48 @@ LATE_S: Final = 60.0
 LONGEST_KEPT_S: Final = 300.0
 """The longest time that a page is kept, unless `--every` is longer."""
 BUSY_PART: Final = 50
-"""At most a fiftieth of the time goes into reading: a large vCenter is read less often."""
+"""A page is kept at least this many times as long as its read took: a large vCenter is read less often."""
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
-class AskedPage:
-    """The newest page; a request gets a new one once the last one has expired."""
+class RequestedPage:
+    """The newest page. A request after it has expired waits for a new one, which another thread publishes."""
 
     def __init__(self) -> None:
-        self._stands_s = 0.0
+        self._lifetime_s = 0.0
         self._changed = Condition()
         self._page = b""
         self._made_s = 0.0
         self._number = 0
         self._asked = False
 
-    def begin(self) -> None:
+    def request_if_expired(self) -> None:
         """Request a new page if the last one has expired, without waiting for it."""
         with self._changed:
-            if self._age_s() >= self._stands_s:
+            if self._age_s() >= self._lifetime_s:
                 self._asked = True
                 self._changed.notify_all()
 
     def ask(self, patience_s: float | None = None) -> bytes | None:
         """Return the page; None if a new one takes too long (`patience_s`) and the last one is too old."""
         with self._changed:
-            if self._age_s() < self._stands_s:
+            if self._age_s() < self._lifetime_s:
                 return self._page
             self._asked, number = True, self._number
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._number > number, PATIENCE_S if patience_s is None else patience_s)
-            return self._page if self._number > number or self._age_s() < self._stands_s + LATE_S else None
+            return self._page if self._number > number or self._age_s() < self._lifetime_s + LATE_S else None
 
     def wait_until_asked(self) -> None:
         """Wait until a new page is requested."""
         with self._changed:
             self._changed.wait_for(lambda: self._asked)
 
-    def publish(self, page: bytes, stands_s: float) -> None:
-        """Set the new page, which is kept for this time."""
+    def publish(self, page: bytes, lifetime_s: float) -> None:
+        """Set the new page, which expires after this time."""
         with self._changed:
             self._page, self._made_s, self._asked = page, clock.passed_s(), False
-            self._stands_s = stands_s
+            self._lifetime_s = lifetime_s
             self._number += 1
             self._changed.notify_all()
 
@@ -194,10 +200,10 @@ class AskedPage:
         return clock.passed_s() - self._made_s
 
 
-def stands_s(every_s: float, took_s: float) -> float:
-    """Return how long a page is kept that took this long to make.
+def page_lifetime_s(every_s: float, took_s: float) -> float:
+    """Return how long a page is kept that took `took_s` to make.
 
-    >>> stands_s(30.0, 0.1), stands_s(30.0, 2.0), stands_s(30.0, 60.0)
+    >>> page_lifetime_s(30.0, 0.1), page_lifetime_s(30.0, 2.0), page_lifetime_s(30.0, 60.0)
     (30.0, 100.0, 300.0)
     """
     return max(every_s, min(BUSY_PART * took_s, LONGEST_KEPT_S))
@@ -212,24 +218,27 @@ class SitePages:
     def __init__(self, processes: Sequence[SiteProcess], every_s: float, timeout_s: float) -> None:
         self._every_s, self._timeout_s = every_s, timeout_s
         self._pages = [
-            (site_process, AskedPage(), MetricsWriter(site_process.site).text(None)) for site_process in processes
+            (site_process, RequestedPage(), MetricsWriter(site_process.site).text(None)) for site_process in processes
         ]
         self._away: set[str] = set()
-        for process, page, unread in self._pages:
-            Thread(target=self._make, args=(process, page, unread), name=process.site, daemon=True).start()
+        for process, page, unread_text in self._pages:
+            Thread(target=self._make_pages, args=(process, page, unread_text), name=process.site, daemon=True).start()
 
     def ask(self) -> bytes:
+        """Return the merged pages; a vCenter without a new page in time has `gpuops_up 0`."""
         for _, page, _ in self._pages:
-            page.begin()
-        latest_s = clock.passed_s() + PATIENCE_S
+            page.request_if_expired()
+        deadline_s = clock.passed_s() + PATIENCE_S  # for all pages together
         texts = []
-        for process, page, unread in self._pages:
-            patience_s = 0.0 if process.site in self._away else max(0.0, latest_s - clock.passed_s())
-            texts.append((page.ask(patience_s) or unread).decode())
+        for process, page, unread_text in self._pages:
+            patience_s = 0.0 if process.site in self._away else max(0.0, deadline_s - clock.passed_s())
+            texts.append((page.ask(patience_s) or unread_text).decode())
         return merged_families(texts).encode()
 
-    def _make(self, process: SiteProcess, page: AskedPage, unread: bytes) -> None:
-        """Make the page of one site each time that it is requested. `unread`: the page while vCenter is unreachable."""
+    def _make_pages(self, process: SiteProcess, page: RequestedPage, unread_text: bytes) -> None:
+        """Make the page of one site each time that it is requested. `unread_text`: its page while
+        vCenter is unreachable.
+        """
         from gpuops.extras.fleet.sites.site_services import SiteAway
 
         while True:
@@ -238,13 +247,13 @@ class SitePages:
                 text, took_s = process.ask(None, self._timeout_s)
             except SiteAway:
                 self._away.add(process.site)
-                page.publish(unread, BEGINS_S)
+                page.publish(unread_text, BEGINS_S)
                 continue
             if text is None:
                 self._away.add(process.site)
             else:
                 self._away.discard(process.site)
-            page.publish(text or unread, stands_s(self._every_s, took_s))
+            page.publish(text or unread_text, page_lifetime_s(self._every_s, took_s))
 
 
 class Page(Protocol):
@@ -253,14 +262,14 @@ class Page(Protocol):
     def ask(self) -> bytes | None: ...
 
 
-def handler(page: Page, unread: bytes) -> type[GetHandler]:
-    """Return the handler of requests: it answers with the page, or with `unread` if that takes too long."""
+def handler(page: Page, unread_text: bytes) -> type[GetHandler]:
+    """Return the handler of requests: it answers with the page, or with `unread_text` if that takes too long."""
 
     class MetricsRequest(GetHandler):
         def page(self, path: str) -> tuple[int, str, bytes]:
             if path != "/metrics":
-                return 404, _PLAIN, b"there is /metrics alone\n"
+                return 404, _PLAIN, b"not found: the metrics are at /metrics\n"
             newest = page.ask()
-            return 200, CONTENT_TYPE, unread if newest is None else newest
+            return 200, CONTENT_TYPE, unread_text if newest is None else newest
 
     return MetricsRequest

@@ -1,9 +1,9 @@
-"""The metrics for Prometheus (`gpuops metrics`): families of samples, made from what was read before.
+"""The metrics for Prometheus (`gpuops metrics`): families of samples, and the text in which they are sent.
 
-Names and units follow its conventions (prometheus.io/docs/practices/naming): base units, `_total` for counters only,
-`_info` for labels without a number, moments as seconds since 1970, from which a rule computes an age. What is not known
-is absent, never 0: there is no sample, or the label is empty, which Prometheus treats as absent. Each sample has the
-label `vcenter` with the name in the configuration file, so that files of several vCenters can be merged.
+Names and units follow the conventions of Prometheus (prometheus.io/docs/practices/naming): base units, `_total` for
+counters only, `_info` for labels without a number, moments as seconds since 1970, from which a rule computes an age.
+What is not known is absent, never 0: there is no sample, or the label is empty, which Prometheus treats as absent. Each
+sample has the label `vcenter` with the name in the configuration file, so that files of several vCenters can be merged.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The text format that every Prometheus and node_exporter reads."""
 _KB: Final = 1024.0
 _MIB: Final = 1024**2
-_WHOLE: Final = 10_000
+_FULL_USE: Final = 10_000
 """100 %, in the hundredths of a percent of a counter."""
 
 Values = tuple[str, ...]
-"""Of the labels, in their order."""
+"""The values of the labels of a sample, in the order of `Family.labels`."""
 Samples = Iterable[tuple[Values, float]]
 
 
@@ -64,7 +64,7 @@ class Family:
     """A family of samples: its name in rules, its description, and its labels in addition to `vcenter`."""
 
     name: str
-    says: str
+    description: str
     labels: tuple[str, ...] = ()
     is_counter: bool = False
 
@@ -77,8 +77,8 @@ class Family:
         for labels, number in samples:
             # None once two numbers of the same labels differ; no later number equals None
             numbers[labels] = number if numbers.setdefault(labels, number) == number else None
-        kind = CounterMetricFamily if self.is_counter else GaugeMetricFamily
-        metric = kind(self.name, self.says, labels=("vcenter", *self.labels))
+        metric_class = CounterMetricFamily if self.is_counter else GaugeMetricFamily
+        metric = metric_class(self.name, self.description, labels=("vcenter", *self.labels))
         for labels, agreed_number in numbers.items():
             if agreed_number is not None:
                 metric.add_metric([vcenter, *labels], agreed_number)
@@ -96,7 +96,7 @@ READ: Final = Family("gpuops_read_timestamp_seconds", "When vCenter was last rea
 SOURCE: Final = Family(
     "gpuops_source_up", "1 = the source on this machine could be read; 0 = its samples are absent", ("source",)
 )
-SLOTS: Final = Family("gpuops_vgpu_slots", "vGPUs of the profile that the host takes while it runs none", _SLOTS)
+SLOTS: Final = Family("gpuops_vgpu_slots", "vGPUs of the profile that fit on the host while it runs no vGPU", _SLOTS)
 FREE: Final = Family("gpuops_vgpu_slots_free", "Further vGPUs of the profile that certainly fit", _SLOTS)
 FREE_AT_MOST: Final = Family(
     "gpuops_vgpu_slots_free_at_most", "Further vGPUs of the profile that fit at most, where that is more", _SLOTS
@@ -106,11 +106,11 @@ GPU: Final = Family("gpuops_gpu_info", "A GPU: its cluster and its model", (*_GP
 GPU_SIZE: Final = Family("gpuops_gpu_memory_size_bytes", "Memory of the GPU", _GPU)
 GPU_PROBLEMS: Final = Family(
     "gpuops_gpu_problems",
-    "Problems that the nvidia-smi of the host reports of the GPU; absent = it was not asked",
+    "Number of problems that nvidia-smi on the host reports for the GPU; absent = it was not run",
     _GPU,
 )
 GPU_PROBLEM: Final = Family(
-    "gpuops_gpu_problem_info", "A problem of the GPU, as the nvidia-smi of its host reports it", (*_GPU, "problem")
+    "gpuops_gpu_problem_info", "A problem that nvidia-smi on the host reports for the GPU", (*_GPU, "problem")
 )
 GPU_USED: Final = Family("gpuops_gpu_memory_used_bytes", "Memory of the GPU in use, in the newest five minutes", _GPU)
 GPU_BUSY: Final = Family(
@@ -118,9 +118,9 @@ GPU_BUSY: Final = Family(
 )
 GPU_HOT: Final = Family("gpuops_gpu_temperature_celsius", "Temperature of the GPU, in the newest five minutes", _GPU)
 GPU_WATTS: Final = Family("gpuops_gpu_power_watts", "Power that the GPU draws, in the newest five minutes", _GPU)
-GPU_WATTS_LIMIT: Final = Family("gpuops_gpu_power_limit_watts", "Limit of its power that is in force", _GPU)
+GPU_WATTS_LIMIT: Final = Family("gpuops_gpu_power_limit_watts", "Power limit of the GPU that is in force", _GPU)
 GPU_CLOCK: Final = Family(
-    "gpuops_gpu_sm_clock_hertz", "Clock of its streaming multiprocessors at the last reading", _GPU
+    "gpuops_gpu_sm_clock_hertz", "Clock of the GPU's streaming multiprocessors at the last reading", _GPU
 )
 GPU_SLOWED: Final = Family(
     "gpuops_gpu_throttled",
@@ -129,43 +129,49 @@ GPU_SLOWED: Final = Family(
 )
 GPU_ECC: Final = Family(
     "gpuops_gpu_ecc_uncorrected_errors_total",
-    "Errors of its memory that were not corrected, since the host was started",
+    "Errors of the GPU's memory that were not corrected, since the host was started",
     _GPU,
     is_counter=True,
 )
 VGPU: Final = Family(
     "gpuops_gpu_vgpu_info",
-    "A VM with a vGPU on the GPU; no profile = it has several, and vCenter does not report which is there",
+    "A VM with a vGPU on the GPU; no profile = the VM has several vGPUs, and vCenter does not report which is here",
     (*_ON_GPU, "profile"),
 )
-WHOLE: Final = Family("gpuops_gpu_directpath_info", "A VM that was given the whole GPU", _ON_GPU)
-VM_BUSY: Final = Family("gpuops_vm_gpu_utilization_ratio", "Use of its vGPU by the VM in the newest five minutes", _VM)
-VM_USED: Final = Family("gpuops_vm_gpu_memory_used_bytes", "Memory of its vGPU that the VM uses", _VM)
-MEASURED: Final = Family("gpuops_measured_timestamp_seconds", "Until when gpuops observe has measured")
+WHOLE: Final = Family("gpuops_gpu_directpath_info", "A VM that has the whole GPU by DirectPath I/O", _ON_GPU)
+VM_BUSY: Final = Family(
+    "gpuops_vm_gpu_utilization_ratio", "Use of the VM's vGPU in the newest five minutes, 1 = all of it", _VM
+)
+VM_USED: Final = Family(
+    "gpuops_vm_gpu_memory_used_bytes", "Memory of the VM's vGPU in use, in the newest five minutes", _VM
+)
+MEASURED: Final = Family("gpuops_measured_timestamp_seconds", "The end of the newest measurements of gpuops observe")
 AT_FAULT: Final = Family(
     "gpuops_vm_diagnosis_probability_ratio",
-    "How probably the component slows the VM down, by its last diagnosis, 1 = a person found so",
+    "Probability that the component slows the VM down, by the VM's last diagnosis; 1 = an admin confirmed it",
     (*_VM, "component"),
 )
 DIAGNOSED: Final = Family("gpuops_vm_diagnosis_timestamp_seconds", "When the VM was last diagnosed", _VM)
-SUSPENDED: Final = Family("gpuops_suspended_desktops", "Desktops that nights have suspended or shut down, not back yet")
-DUE: Final = Family("gpuops_return_deadline_timestamp_seconds", "When desktops that are away must be back")
+SUSPENDED: Final = Family(
+    "gpuops_suspended_desktops", "Desktops that gpuops suspended or shut down for a night, and that are not back yet"
+)
+DUE: Final = Family("gpuops_return_deadline_timestamp_seconds", "When the suspended desktops must be back")
 OVERDUE: Final = Family(
-    "gpuops_overdue_vms", "VMs of a closed night of any vCenter in the journal, of which no return is recorded", ("of",)
+    "gpuops_overdue_vms",
+    "VMs whose night is closed and whose return is not recorded, by vCenter in the journal",
+    ("of",),
 )
 HARVESTED: Final = Family(
     "gpuops_harvested_gpu_seconds_total",
-    "GPUs times seconds that ML VMs had in nights, as far as it is known; a VM counts when it has ended",
+    "GPUs times seconds that ML VMs had in nights, as far as known; a VM counts after it has ended",
     is_counter=True,
 )
-OUTCOME: Final = Family("gpuops_last_rotation_outcome", "1 = how the last night stands", ("outcome",))
+OUTCOME: Final = Family("gpuops_last_rotation_outcome", "1 = the last night has this outcome", ("outcome",))
 BEGAN: Final = Family("gpuops_last_rotation_begin_timestamp_seconds", "When the last night began")
 ENDED: Final = Family("gpuops_last_rotation_end_timestamp_seconds", "When the last run of the last night ended")
-LAST_INCIDENTS: Final = Family(
-    "gpuops_last_rotation_incidents", "What went wrong in the last night, and was not made good"
-)
+LAST_INCIDENTS: Final = Family("gpuops_last_rotation_incidents", "Incidents of the last night that were not resolved")
 INCIDENTS: Final = Family(
-    "gpuops_incidents_total", "What went wrong in all nights or changes, and was not made good", ("of",),
+    "gpuops_incidents_total", "Incidents of all nights or changes that were not resolved", ("of",),
     is_counter=True,
 )  # fmt: skip
 
@@ -176,8 +182,8 @@ FAMILIES: Final = (
     INCIDENTS,
 )  # fmt: skip
 
-_OF_GPUS: Final = (
-    (GPU_BUSY, USE_COUNTERS, 1 / _WHOLE),
+_GPU_FAMILIES: Final = (
+    (GPU_BUSY, USE_COUNTERS, 1 / _FULL_USE),
     (GPU_USED, (GPU_MEMORY,), _KB),
     (GPU_HOT, TEMPERATURE_COUNTERS, 1.0),
     (GPU_WATTS, (GPU_POWER,), 1.0),
@@ -185,14 +191,15 @@ _OF_GPUS: Final = (
     (GPU_CLOCK, (SMI_CLOCK,), 1e6),
     (GPU_ECC, (SMI_ECC,), 1.0),
 )
-"""Families of measured numbers of a GPU: their counters, the one that counts first, and the unit of the counters."""
-_OF_VMS: Final = ((VM_BUSY, (GPU_USE,), 1 / _WHOLE), (VM_USED, (GPU_MEMORY,), _KB))
+"""Families of measured numbers of a GPU: family, counters (the first that was measured is used), and unit of the
+counters."""
+_VM_FAMILIES: Final = ((VM_BUSY, (GPU_USE,), 1 / _FULL_USE), (VM_USED, (GPU_MEMORY,), _KB))
 _SLOWED_BY: Final = {SMI_SLOWED_BY_HEAT: "heat", SMI_SLOWED_BY_POWER: "power"}
 
 
 @dataclass(frozen=True, slots=True)
 class MetricValues:
-    """What was read for one answer. None = it is not known, and its samples are absent."""
+    """The values of one answer to Prometheus. None = not known; its samples are then absent."""
 
     inventory: Inventory
     catalog: Catalog
@@ -212,29 +219,29 @@ class MetricValues:
 
 
 class MetricsWriter:
-    """Writes the families of one vCenter as text. The families of the fleet are written once for a snapshot."""
+    """Writes the families of one vCenter as text. Those of the fleet are written once for each read of vCenter."""
 
     def __init__(self, vcenter: str) -> None:
         self._vcenter = vcenter
-        self._fleet_of: Capacity | None = None
-        self._fleet = b""
+        self._fleet_capacity: Capacity | None = None
+        self._fleet_text = b""
 
     def text(self, reading: MetricValues | None) -> bytes:
         """Return the text of all families that have samples. `reading`: None = vCenter could not be read."""
-        up: list[tuple[Family, Samples]] = [
+        status: list[tuple[Family, Samples]] = [
             (UP, [((), float(reading is not None))]),
             (BUILD, [((__version__,), 1.0)]),
         ]
         if reading is None:
-            return self._exposition(up)
-        if reading.capacity is not self._fleet_of:  # a new read of vCenter; else these families are the same
-            self._fleet = self._exposition([*_slots(reading.capacity), *_running(reading), *_gpus(reading)])
-            self._fleet_of = reading.capacity
-        up += [(READ, [((), reading.read_at.timestamp())])]
-        up += [(SOURCE, [((name,), float(is_up)) for name, is_up in reading.sources.items()])]
-        return (
-            self._exposition(up) + self._fleet + self._exposition([*_use(reading), *_slow(reading), *_nights(reading)])
-        )
+            return self._exposition(status)
+        if reading.capacity is not self._fleet_capacity:  # a new read of vCenter; else these families are the same
+            families = [*_slots(reading.capacity), *_running_vgpus(reading), *_gpus(reading)]
+            self._fleet_text = self._exposition(families)
+            self._fleet_capacity = reading.capacity
+        status += [(READ, [((), reading.read_at.timestamp())])]
+        status += [(SOURCE, [((name,), float(is_up)) for name, is_up in reading.sources.items()])]
+        others = [*_measured_use(reading), *_diagnosed_vms(reading), *_nights(reading)]
+        return self._exposition(status) + self._fleet_text + self._exposition(others)
 
     def _exposition(self, families: Iterable[tuple[Family, Samples]]) -> bytes:
         metrics = (family.metric(self._vcenter, samples) for family, samples in families)
@@ -242,6 +249,8 @@ class MetricsWriter:
 
 
 class _Metrics(Collector):
+    """The metrics as a collector, which `generate_latest` requires."""
+
     def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics
 
@@ -250,16 +259,18 @@ class _Metrics(Collector):
 
 
 def _slots(capacity: Capacity) -> Iterator[tuple[Family, Samples]]:
-    assert capacity.after is not None, "it was asked with VMs to suspend"
-    yield SLOTS, _room(capacity.after, lambda slots: slots.at_most if slots.exact else None)
-    yield (
-        FREE,
-        _room(capacity.now, lambda slots: slots.at_least if slots.at_least or slots.at_most is not None else None),
-    )
-    yield FREE_AT_MOST, _room(capacity.now, lambda slots: None if slots.exact else slots.at_most)
+    assert capacity.after is not None, "it was computed with VMs to suspend"
+
+    def certain_slots(slots: Slots) -> int | None:
+        # 0 without an upper bound means that nothing is known
+        return slots.at_least if slots.at_least or slots.at_most is not None else None
+
+    yield SLOTS, _slot_samples(capacity.after, lambda slots: slots.at_most if slots.exact else None)
+    yield FREE, _slot_samples(capacity.now, certain_slots)
+    yield FREE_AT_MOST, _slot_samples(capacity.now, lambda slots: None if slots.exact else slots.at_most)
 
 
-def _running(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+def _running_vgpus(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
     """Yield the number of vGPUs of running VMs by host and profile; 0 if the host offers the profile and runs none."""
     inventory = reading.inventory
     counts = {(host.ref, offer.name): 0 for host in inventory.hosts.values() for offer in host.profiles or ()}
@@ -275,22 +286,29 @@ def _running(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
     )
 
 
-def _room(whole: FleetPart, figure: Callable[[Slots], int | None]) -> Samples:
-    for cluster in whole.parts:
+def _slot_samples(fleet: FleetPart, number_of: Callable[[Slots], int | None]) -> Samples:
+    """Yield a sample for each host and profile. `number_of` returns None where the number is unknown."""
+    for cluster in fleet.parts:
         name = "" if cluster.name == STANDALONE else cluster.name
         for host in cluster.parts:
             for profile, fit in host.fits.items():
-                if (number := figure(fit.slots)) is not None:
+                if (number := number_of(fit.slots)) is not None:
                     yield (name, host.name, profile), float(number)
 
 
 def _gpus(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
-    """Yield the GPUs with their size and problems, if known, and the VMs on them: shared by vGPUs, or as a whole."""
+    """Yield the GPUs with their size and problems, if known, and the VMs that share a GPU or have a whole one."""
     host_gpus = [(host, gpu) for host in reading.inventory.hosts.values() for gpu in host.gpus]
     clusters = {host.ref: cluster_name(host, reading.inventory) or "" for host in reading.inventory.hosts.values()}
     yield GPU, [((host.name, str(gpu.address), clusters[host.ref], gpu.name), 1.0) for host, gpu in host_gpus]
-    sized = ((host, gpu, gpu.memory_mib) for host, gpu in host_gpus)
-    yield GPU_SIZE, [((host.name, str(gpu.address)), float(mib * _MIB)) for host, gpu, mib in sized if mib is not None]
+    yield (
+        GPU_SIZE,
+        [
+            ((host.name, str(gpu.address)), float(gpu.memory_mib * _MIB))
+            for host, gpu in host_gpus
+            if gpu.memory_mib is not None
+        ],
+    )
     reported = [
         ((host.name, str(gpu.address)), gpu.health.problems) for host, gpu in host_gpus if gpu.health is not None
     ]
@@ -325,44 +343,46 @@ def _add_holders(
                 shared += [((*labels, profile), 1.0) for profile in sorted(certain_profiles.get(vm.ref, {""}))]
 
 
-def _use(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+def _measured_use(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
     """Yield the newest measurements of VMs and GPUs; without any, no family."""
     if reading.used is None:
         return
     yield MEASURED, [((), reading.used.until.timestamp())]
-    samples: dict[str, list[tuple[Values, float]]] = {family.name: [] for family, _, _ in (*_OF_GPUS, *_OF_VMS)}
+    samples: dict[str, list[tuple[Values, float]]] = {
+        family.name: [] for family, _, _ in (*_GPU_FAMILIES, *_VM_FAMILIES)
+    }
     samples[GPU_SLOWED.name] = []
     hosts, vms = reading.inventory.hosts, reading.inventory.vms
     for ref, series in reading.used.averages.items():
         if ref in vms:
             host = reading.inventory.host_of(vms[ref])
             labels: Values = (host.name if host else "", vms[ref].name, ref)
-            _add_numbers(series, _OF_VMS, labels, samples)
+            _add_numbers(series, _VM_FAMILIES, labels, samples)
         elif ref in hosts:
             for address, numbers in numbers_by_gpu(series, hosts[ref]).items():
                 labels = (hosts[ref].name, str(address))
-                _add_numbers(numbers, _OF_GPUS, labels, samples)
+                _add_numbers(numbers, _GPU_FAMILIES, labels, samples)
                 for counter, reason in _SLOWED_BY.items():
                     if counter in numbers:
                         samples[GPU_SLOWED.name].append(((*labels, reason), float(numbers[counter])))
-    families = [family for family, _, _ in (*_OF_GPUS, *_OF_VMS)]
+    families = [family for family, _, _ in (*_GPU_FAMILIES, *_VM_FAMILIES)]
     yield from ((family, samples[family.name]) for family in (*families, GPU_SLOWED))
 
 
 def _add_numbers(
     numbers: Mapping[str, int],
-    rows: Iterable[tuple[Family, tuple[str, ...], float]],
+    families: Iterable[tuple[Family, tuple[str, ...], float]],
     labels: Values,
     samples: dict[str, list[tuple[Values, float]]],
 ) -> None:
-    """Add a sample to each family of the rows: of its first counter that was measured."""
-    for family, counters, unit in rows:
+    """Add a sample to each family, with the value of its first counter that was measured; none if none was."""
+    for family, counters, unit in families:
         measured = next((numbers[counter] for counter in counters if counter in numbers), None)
         if measured is not None:
             samples[family.name].append((labels, measured * unit))
 
 
-def _slow(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+def _diagnosed_vms(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
     """Yield the last diagnosis of each VM that still exists: the probability by component, and its time."""
     suspects: list[tuple[Values, float]] = []
     moments: list[tuple[Values, float]] = []
@@ -377,7 +397,7 @@ def _slow(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
 
 
 def _nights(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
-    """Yield the open night, overdue vCenters, and totals and the last of past nights."""
+    """Yield the families of the open night, of overdue vCenters, and of past nights: their totals, and the last one."""
     if reading.night is not None:
         yield SUSPENDED, [((), float(reading.night.desktops_away))]
         yield DUE, [((), reading.night.back_by.timestamp())] if reading.night.back_by is not None else []
@@ -394,11 +414,12 @@ def _nights(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
     )
     if nights:
         yield HARVESTED, [((), 3600.0 * reading.history.harvested.at_least)]
-        yield from _last(max(nights, key=lambda night: night.begins))
+        yield from _last_night(max(nights, key=lambda night: night.begins))
 
 
-def _last(night: PastNight) -> Iterator[tuple[Family, Samples]]:
-    yield OUTCOME, [((str(outcome),), float(outcome is night.outcome)) for outcome in _OF_NIGHTS]
+def _last_night(night: PastNight) -> Iterator[tuple[Family, Samples]]:
+    """Yield the outcome, begin, end (only if each of its runs has ended) and incidents of a night."""
+    yield OUTCOME, [((str(outcome),), float(outcome is night.outcome)) for outcome in _NIGHT_OUTCOMES]
     yield BEGAN, [((), night.begins.timestamp())]
     ends = [run.ends for run in night.runs]
     moments = [end.timestamp() for end in ends if end is not None]
@@ -406,11 +427,11 @@ def _last(night: PastNight) -> Iterator[tuple[Family, Samples]]:
     yield LAST_INCIDENTS, [((), float(len(night.incidents)))]
 
 
-_OF_NIGHTS: Final = (PastOutcome.DONE, PastOutcome.OPEN, PastOutcome.GIVEN_UP, PastOutcome.NOTHING)
+_NIGHT_OUTCOMES: Final = (PastOutcome.DONE, PastOutcome.OPEN, PastOutcome.GIVEN_UP, PastOutcome.NOTHING)
 
 
 def merged_families(texts: Iterable[str]) -> str:
-    """Return one text made of those of several vCenters. Each family stands there once, with the samples of all of
+    """Return one text made of those of several vCenters. Each family is in it once, with the samples of all of
     them.
 
     >>> print(merged_families(["# HELP a b\\n# TYPE a gauge\\na{v=\\"1\\"} 1.0\\n",

@@ -34,19 +34,23 @@ def report(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="SINCE", help="Nights that began since then: 30d, 12w or a date in UTC."),
+        typer.Option(metavar="SINCE", help="Only nights that began since then: 30d, 12w or a date in UTC."),
     ] = None,
     policy: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Also which desktops of this rotation policy are idle, and what a night frees."
+            metavar="FILE", help="Also report which desktops of this rotation policy are idle, and what a night frees."
         ),
     ] = None,
     by: Annotated[
-        str, typer.Option(metavar="folder|tag:CATEGORY|attribute:NAME", help="What of an ML VM tells its owner.")
+        str,
+        typer.Option(
+            metavar="folder|tag:CATEGORY|attribute:NAME",
+            help="Where the owner of an ML VM is read: its folder, a tag, a custom attribute.",
+        ),
     ] = "folder",
 ) -> None:
-    """Report the fleet, past nights, what is idle, free or in the way, and whose GPU-hours. Changes nothing.
+    """Report the fleet, past nights, idle desktops, free GPUs, findings, and GPU-hours by owner. Changes nothing.
 
     \b
     Examples:
@@ -64,11 +68,11 @@ def report(
     from gpuops.model.vcenter.owner import OwnerKey
 
     owners = OwnerKey.parse("--by", by)
-    night = load_policy(policy) if policy is not None else None
-    began = parse_since("--since", since, clock.wall_clock()) if since is not None else None
+    rotation_policy = load_policy(policy) if policy is not None else None
+    since_moment = parse_since("--since", since, clock.wall_clock()) if since is not None else None
     with open_site(common) as site:
         host_shell.give_to(site)
-        fleet_state = fleet_report(site, since=began, policy=night, owners=owners)
+        fleet_state = fleet_report(site, since=since_moment, policy=rotation_policy, owners=owners)
     remember(common, fleet_state.fleet.inventory)
     document = fleet_report_document(fleet_state)
     if html is not None:
@@ -84,7 +88,7 @@ def report(
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the file and keep its mode; a new one is readable only by this user: it names VMs and owners."""
+    """Replace the file and keep its mode. A new file is readable only by this user, because it names VMs and owners."""
     from gpuops.files.private_file import write_private
 
     write_private(path, text, like=path if path.is_file() else None)
@@ -97,37 +101,45 @@ def _write(path: Path, text: str) -> None:
 def serve(
     common: CommonOptions,
     listen: Annotated[
-        str, typer.Option(metavar="[HOST:]PORT", help="Where it answers; without HOST on loopback.")
+        str, typer.Option(metavar="[HOST:]PORT", help="The address of the page; without HOST: loopback.")
     ] = "9189",
     policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also which desktops of this rotation policy are idle.")
+        Path | None, typer.Option(metavar="FILE", help="Also show which desktops of this rotation policy are idle.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="SINCE", help="Nights that began since then: 30d, 12w or a date in UTC.")
+        str | None, typer.Option(metavar="SINCE", help="Only nights that began since then: 30d, 12w or a date in UTC.")
     ] = None,
     by: Annotated[
-        str, typer.Option(metavar="folder|tag:CATEGORY|attribute:NAME", help="What of an ML VM tells its owner.")
+        str,
+        typer.Option(
+            metavar="folder|tag:CATEGORY|attribute:NAME",
+            help="Where the owner of an ML VM is read: its folder, a tag, a custom attribute.",
+        ),
     ] = "folder",
     web_name: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A name that browsers ask for, beside the address.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A host name by which browsers may reach the page, in addition to the address."
+        ),
     ] = None,
     login_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Who may see it: NAME:PASSWORD on each line.")
+        Path | None, typer.Option(metavar="FILE", help="Who may see the page: NAME:PASSWORD on each line.")
     ] = None,
     proxy_header: Annotated[
-        str | None, typer.Option(metavar="HEADER", help="The header by which a reverse proxy says who logged in.")
+        str | None,
+        typer.Option(metavar="HEADER", help="The header in which a reverse proxy sends the name of the user."),
     ] = None,
     proxy_from: Annotated[
-        list[str] | None, typer.Option(metavar="ADDRESS", help="Where that proxy asks from: address or network.")
+        list[str] | None, typer.Option(metavar="ADDRESS", help="The address or network of that proxy.")
     ] = None,
     proxy_secret_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The secret that it adds in X-Gpuops-Proxy-Secret.")
+        Path | None, typer.Option(metavar="FILE", help="The secret that the proxy sends in X-Gpuops-Proxy-Secret.")
     ] = None,
 ) -> None:
     """Serve the page of gpuops report, kept current, with its documents and metrics. Changes nothing.
 
-    Anything but loopback needs a login: --login-file, or a reverse proxy's. gpuops help report.
-    With --site it has a table of these vCenters, and the page of each.
+    An address other than loopback needs a login: --login-file, or a reverse proxy's (gpuops help report).
+    With --site it serves a table of these vCenters, and the page of each.
 
     \b
     Examples:
@@ -142,7 +154,7 @@ def serve(
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import label_of, open_site
     from gpuops.execute.state.http_listener import ListenOption
-    from gpuops.extras.web.http.current import Following
+    from gpuops.extras.web.http.current import FleetFollower
     from gpuops.extras.web.http.web_server import serving
     from gpuops.extras.web.serve_reads import ServedFleet, ServedMetrics
     from gpuops.model.vcenter.owner import OwnerKey
@@ -152,7 +164,7 @@ def serve(
     access = _access(web_name or [], login_file, _proxy(proxy_header, proxy_from or [], proxy_secret_file))
     _refuse_open(address[0], access)
     owners = OwnerKey.parse("--by", by)
-    night = load_policy(policy) if policy is not None else None
+    rotation_policy = load_policy(policy) if policy is not None else None
     if since is not None:  # only checked here: each read counts `30d` from its own time
         parse_since("--since", since, clock.wall_clock())
     collect_garbage_often()
@@ -165,15 +177,15 @@ def serve(
 
         def open_fleet() -> ServedFleet:
             site = stack.enter_context(open_site(common))
-            return metrics.fleet(ServedFleet(only_read(site), since, night, owners))
+            return metrics.use_reads_of(ServedFleet(only_read(site), since, rotation_policy, owners))
 
-        server = stack.enter_context(serving(listener, access, metrics.text, _say))
+        server = stack.enter_context(serving(listener, access, metrics.text, _warn))
         port = listener.getsockname()[1]
-        output.progress(f"the page of {vcenter} is at http://{_in_url(address[0])}:{port}/")
+        output.progress(f"the page of {vcenter} is at http://{_url_host(address[0])}:{port}/")
         if common.password_stdin:  # stdin is read once: a second connection would have no password
             fleet = open_fleet()
-            Following(lambda: fleet, server.tell, _say).run()
-        Following(open_fleet, server.tell, _say).run()
+            FleetFollower(lambda: fleet, server.tell, _warn).run()
+        FleetFollower(open_fleet, server.tell, _warn).run()
 
 
 def _serve_sites(
@@ -181,25 +193,25 @@ def _serve_sites(
     option: ListenOption,
     address: tuple[str, int],
     access: Access,
-    words: tuple[str | None, Path | None, str],
+    page_options: tuple[str | None, Path | None, str],
 ) -> int:
     """Serve several vCenters; return the exit code once none of them can be followed.
 
-    `words`: --since, --policy and --by, as each process of a site parses them.
+    `page_options`: --since, --policy and --by as typed; the process of each site parses them.
     """
     from gpuops.extras.fleet.sites import TIMEOUT_S, services_of
-    from gpuops.extras.web.serve_sites import ServedWords, serve_sites
+    from gpuops.extras.web.serve_sites import PageOptions, serve_sites
     from gpuops.report.text import count
 
     services = services_of(common)
     with _listening(option, address) as listener:
 
-        def began() -> None:
-            at = f"http://{_in_url(address[0])}:{listener.getsockname()[1]}/"
-            output.progress(f"the page of {count(len(services), 'vCenter')} is at {at}")
+        def print_address() -> None:
+            address_text = f"http://{_url_host(address[0])}:{listener.getsockname()[1]}/"
+            output.progress(f"the page of {count(len(services), 'vCenter')} is at {address_text}")
 
         timeout_s = float(common.site_timeout or TIMEOUT_S)
-        return serve_sites(services, ServedWords(*words), listener, access, timeout_s, _say, began)
+        return serve_sites(services, PageOptions(*page_options), listener, access, timeout_s, _warn, print_address)
 
 
 def _require_web() -> None:
@@ -213,8 +225,8 @@ def _require_web() -> None:
         raise UsageError(message, hint=install_extra("web"))
 
 
-def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None) -> Access:
-    """Return the logins and host names. Raises UsageError for a file without valid logins, or an invalid name."""
+def _access(web_names: list[str], login_file: Path | None, proxy: ProxyLogin | None) -> Access:
+    """Return who may see the page, and by which host names. Raises UsageError for an invalid file or host name."""
     from gpuops.config.vcenter.login_settings import read_password_file
     from gpuops.extras.web.http.access import Access, PasswordLogin
 
@@ -222,11 +234,11 @@ def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None)
     if login_file is not None:
         login_text = read_password_file(login_file, private=True, holds="login", several_lines=True)
         passwords = PasswordLogin.parse(login_text, str(login_file))
-    for name in hosts:
+    for name in web_names:
         if not name or not name.isascii() or set(name) & set(":/@ "):
             message = f"--web-name {name!r} is not a host name"
-            raise UsageError(message, hint="set the name without scheme and port: --web-name gpus.example.com")
-    return Access(passwords, proxy, tuple(name.lower().rstrip(".") for name in hosts))
+            raise UsageError(message, hint="set a name without scheme and port: --web-name gpus.example.com")
+    return Access(passwords, proxy, tuple(name.lower().rstrip(".") for name in web_names))
 
 
 def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -> ProxyLogin | None:
@@ -237,8 +249,8 @@ def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -
         return None
     if header is None or secret_file is None or missing:
         raise UsageError(
-            f"a proxy's login lacks {' and '.join(missing)}",
-            hint="set all three options: the header alone proves nothing, because any client could send it",
+            f"the login by a proxy needs {' and '.join(missing)} too",
+            hint="set all three options: any client could send the header, so it is accepted only with the others",
         )
     from gpuops.config.vcenter.login_settings import read_password_file
     from gpuops.extras.web.http.access import ProxyLogin
@@ -248,18 +260,20 @@ def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -
 
 
 def _refuse_open(host: str, access: Access) -> None:
-    """Raise UsageError if other machines reach the address and it needs no login. Warn of passwords without TLS."""
+    """Raise UsageError if other machines reach the address and no login is set. Warn of passwords without TLS."""
     from gpuops.extras.web.http.access import is_loopback
 
     if is_loopback(host):
         return
     if access.open:
         raise UsageError(
-            f"--listen {host}: others reach that address, and it would need no login",
+            f"--listen {host} is refused: others reach that address, and no login is set",
             hint="set --login-file FILE or the three --proxy options, or listen on 127.0.0.1",
         )
     if access.passwords is not None:
-        output.note("warning: names and passwords cross the network in the clear: let a proxy with TLS ask for them")
+        output.note(
+            "warning: names and passwords are sent without encryption: serve on 127.0.0.1 behind a proxy with TLS"
+        )
 
 
 @contextmanager
@@ -277,11 +291,11 @@ def _listening(option: ListenOption, address: tuple[str, int]) -> Iterator[socke
         yield listener
 
 
-def _in_url(host: str) -> str:
+def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _say(line: str) -> None:
+def _warn(line: str) -> None:
     from gpuops.report.layout import Text
 
     output.note(Text(f"warning: {line}", "bold red"))

@@ -1,4 +1,4 @@
-"""The report of a fleet: one read of vCenter, and of the journal what past nights came to. Changes nothing."""
+"""The report of a fleet, from one read of vCenter and from the past nights in the journal. Changes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fleet_report(
 ) -> FleetReport:
     """Return the current fleet, and this vCenter's nights that began at `since` or later; None = all of them.
 
-    With a policy also which of its desktops are idle, and what fits once a night has suspended those that it may take.
+    With a policy, it also has which desktops are idle, and what fits once a night has suspended those it may take.
     `measured`: the numbers of an earlier report; the store is read again only after a new observation. Raises
     NotConnected, and StateDamaged for a journal, a store of measurements or a diagnosis that cannot be read.
     """

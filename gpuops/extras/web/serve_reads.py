@@ -1,4 +1,4 @@
-"""What `gpuops serve` reads: a report of the fleet, past nights and changes, and metrics of both for Prometheus."""
+"""The reads of `gpuops serve`: a report of the fleet, past nights and changes, and metrics of them for Prometheus."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ServedFleet:
-    """One vCenter, read as by `gpuops report`."""
+    """The reads of one vCenter for its page; each reads as `gpuops report` does."""
 
     site: Site
     since: str | None
@@ -78,15 +78,15 @@ class ServedMetrics:
         self._fleet: ServedFleet | None = None
         self._source: MetricSource | None = None
 
-    def fleet(self, fleet: ServedFleet) -> ServedFleet:
-        """Use the reads of this fleet from now on."""
+    def use_reads_of(self, fleet: ServedFleet) -> ServedFleet:
+        """Take the values from the reads of this fleet from now on; return it."""
         self._source, self._fleet = MetricSource(fleet.site), fleet
         return fleet
 
     def text(self, now: Current) -> bytes:
-        """Return the metrics; not thread-safe. They report a vCenter that does not answer, as in `gpuops metrics`."""
+        """Return the metrics; `gpuops_up` is 0 if vCenter does not answer. Not thread-safe."""
         newest = self._fleet.newest if self._fleet is not None else None
         if now.edition is None or now.trouble is not None or self._source is None or newest is None:
             return self._writer.text(None)
         fleet = newest.fleet
-        return self._writer.text(self._source.of_read(fleet.inventory, fleet.catalog, now.edition.read_at))
+        return self._writer.text(self._source.values_of_read(fleet.inventory, fleet.catalog, now.edition.read_at))

@@ -1,7 +1,7 @@
 """`gpuops serve --site`: the page of each vCenter from its own process, and a table of all.
 
-The process of a site reads its vCenter as `gpuops serve` does, and reports each edition; it also makes page and
-documents when they are requested.
+The process of a site reads its vCenter as `gpuops serve` does, and reports each new edition of its page. When the page
+or a document is requested, it makes that too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -40,10 +40,11 @@ if TYPE_CHECKING:
 
 METRICS: Final = "metrics"
 _ABOVE: Final = "../../"
+"""The address of the table of all sites, from the page of one site."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServedWords:
+class PageOptions:
     """The command's options for the page, which the process of each site parses again."""
 
     since: str | None
@@ -52,8 +53,8 @@ class ServedWords:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldEdition:
-    """The report of a site's process about an edition, and why its vCenter is not followed now."""
+class EditionNews:
+    """A new edition, as the process of a site reports it, or why it does not follow its vCenter now."""
 
     name: str | None
     """None = vCenter was never read."""
@@ -66,30 +67,30 @@ class ToldEdition:
 
 def serve_sites(
     services: Iterable[tuple[ConfiguredSite, CommonOptions]],
-    words: ServedWords,
+    page_options: PageOptions,
     listener: socket.socket,
     access: Access,
     timeout_s: float,
-    say: Callable[[str], None],
-    began: Callable[[], None],
+    warn: Callable[[str], None],
+    announce: Callable[[], None],
 ) -> int:
     """Serve until a signal, or until no process of a site runs; return the exit code.
 
-    `began` is called once, when the page can be opened.
+    `announce` is called once, when the page can be opened.
     """
     sites = [(site, common) for site, common in services]
     overview = Overview([site for site, _ in sites])
-    # the threads of the sites call `hear`; `servers` has its server before these threads start
-    servers, in_order = list[WebServer](), Lock()
+    # the threads of the sites call `publish_news`; `servers` has its server before these threads start
+    servers, table_lock = list[WebServer](), Lock()
     processes: dict[str, SiteProcess] = {}
 
-    def body(name: str, document: str) -> bytes:
+    def ask_site(name: str, document: str) -> bytes:
         content: bytes = processes[name].ask(document, timeout_s)
         return content
 
-    def hear(name: str, news: Any) -> None:
-        current, figures = _current(news, partial(body, name))
-        with in_order:  # so that the table is never replaced by an older one
+    def publish_news(name: str, news: Any) -> None:
+        current, figures = _state_from_news(news, partial(ask_site, name))
+        with table_lock:  # so that the table is never replaced by an older one
             servers[0].tell(current, name)
             servers[0].tell(overview.tell(name, current, figures))
 
@@ -100,7 +101,7 @@ def serve_sites(
 
     def metrics_of(name: str) -> str:
         try:
-            return body(name, METRICS).decode()
+            return ask_site(name, METRICS).decode()
         except SiteAway:
             return MetricsWriter(name).text(None).decode()
 
@@ -109,75 +110,80 @@ def serve_sites(
             site.name,
             fleet_of_site,
             # without --policy each site has the policy of its configuration
-            (common, words if words.policy is not None else ServedWords(words.since, site.policy, words.by)),
-            partial(hear, site.name),
+            (common, page_options if page_options.policy is not None else replace(page_options, policy=site.policy)),
+            partial(publish_news, site.name),
             first=not processes,
         )
 
-    with serving_sites(listener, [*processes], access, metrics, say) as server:
+    with serving_sites(listener, [*processes], access, metrics, warn) as server:
         servers.append(server)
-        server.tell(overview.begin())
+        server.tell(overview.unread())
         with keep_running([*processes.values()], [__name__, "gpuops.extras.web.serve_reads"]):
-            began()
+            announce()
             return wait_for_the_end([*processes.values()])
 
 
-def _current(news: Any, body: Callable[[str], bytes]) -> tuple[Current, Document | None]:
+def _state_from_news(news: Any, ask_site: Callable[[str], bytes]) -> tuple[Current, Document | None]:
+    """Return the state of a site and the figures of its last read, from an EditionNews or a SiteFailure.
+
+    `ask_site` gets a document from the process of the site, when it is first requested.
+    """
     if isinstance(news, SiteFailure):
         return Current(trouble=news.message), None
-    assert isinstance(news, ToldEdition)
+    assert isinstance(news, EditionNews)
     if news.name is None or news.read_at is None:
         return Current(trouble=news.trouble), None
-    makers = {document: partial(body, document) for document in news.documents}
+    makers = {document: partial(ask_site, document) for document in news.documents}
     return Current(Edition(news.name, news.read_at, news.read_s, makers), news.trouble), news.figures
 
 
-def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> None:
+def fleet_of_site(talk: SiteTalk, common: CommonOptions, page_options: PageOptions) -> None:
     """Run the process of one site: read its vCenter, report each edition, and make requested documents."""
     from gpuops.api.connection import only_read
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import label_of, open_site
-    from gpuops.extras.web.http.current import Following
+    from gpuops.extras.web.http.current import FleetFollower
     from gpuops.extras.web.serve_reads import ServedFleet, ServedMetrics
 
-    night = load_policy(words.policy) if words.policy is not None else None
-    owners, metrics = OwnerKey.parse("--by", words.by), ServedMetrics(label_of(common))
+    policy = load_policy(page_options.policy) if page_options.policy is not None else None
+    owners, metrics = OwnerKey.parse("--by", page_options.by), ServedMetrics(label_of(common))
     newest, fleets = [Current()], list[ServedFleet]()  # lists, because the functions below replace the last state
     with ExitStack() as stack:
 
         def open_fleet() -> ServedFleet:
             site = stack.enter_context(open_site(common))
-            fleets.append(ServedFleet(only_read(site), words.since, night, owners, only_own=True))
-            return metrics.fleet(fleets[-1])
+            fleets.append(ServedFleet(only_read(site), page_options.since, policy, owners, only_own=True))
+            return metrics.use_reads_of(fleets[-1])
 
-        def tell(now: Current) -> None:
+        def report_state(now: Current) -> None:
             newest[0] = now
             edition, figures = now.edition, fleets[-1].figures if fleets else None
             if edition is None:
-                talk.tell(ToldEdition(None, None, 0.0, (), None, now.trouble))
+                talk.tell(EditionNews(None, None, 0.0, (), None, now.trouble))
             else:
                 names = tuple(edition.makers)
-                talk.tell(ToldEdition(edition.name, edition.read_at, edition.read_s, names, figures, now.trouble))
+                talk.tell(EditionNews(edition.name, edition.read_at, edition.read_s, names, figures, now.trouble))
 
-        def answer() -> None:
+        def answer_questions() -> None:
             for number, name in talk.questions():
                 try:
-                    talk.answer(number, _body_of(name, newest[0], metrics.text))
+                    talk.answer(number, _requested_document(name, newest[0], metrics.text))
                 except Exception as error:  # the caller reports it; the next page may succeed
                     talk.refuse(number, f"{type(error).__name__}: {error}")
             end_this_process()  # the parent has closed the pipe, but the main thread still reads vCenter
 
-        Thread(target=answer, name="answers", daemon=True).start()
-        say = partial(_say, talk)
-        Following(open_fleet, tell, say, above=_ABOVE, begin=f"{os.getpid()}.").run()
+        Thread(target=answer_questions, name="answers", daemon=True).start()
+        warn = partial(_warn, talk)
+        # edition names begin with the process id, so that they do not repeat after a restart
+        FleetFollower(open_fleet, report_state, warn, above=_ABOVE, begin=f"{os.getpid()}.").run()
 
 
-def _body_of(name: str, now: Current, metrics: Callable[[Current], bytes]) -> bytes:
+def _requested_document(name: str, now: Current, metrics: Callable[[Current], bytes]) -> bytes:
     if name == METRICS:
         return metrics(now)
     assert now.edition is not None, "only what an edition has is asked for"
     return now.edition.makers[name]()
 
 
-def _say(talk: SiteTalk, line: str) -> None:
+def _warn(talk: SiteTalk, line: str) -> None:
     talk.say(f"warning: {line}")

@@ -1,9 +1,8 @@
-"""Rows of `gpuops top` at one moment: hosts, GPUs or VMs, and what runs for a rotation or a change.
+"""Rows of `gpuops top` at one moment: hosts, GPUs or VMs, their order, and the rotation or change that runs.
 
 The table in a terminal, the table in a pipe and the JSON document are made of the same rows
 (gpuops.extras.web.top_table).
-
-Words of the options of `gpuops top`: which rows, in which order."""
+"""
 
 from __future__ import annotations
 
@@ -100,15 +99,15 @@ class Top:
         """Return all rows of a level, by the name of the host and then their own."""
         match level:
             case TopLevel.HOSTS:
-                return tuple(self._host(host) for host in self.fleet.gpu_hosts)
+                return tuple(self._host_row(host) for host in self.fleet.gpu_hosts)
             case TopLevel.GPUS:
-                return tuple(self._gpu(host, gpu) for host in self.fleet.gpu_hosts for gpu in host.gpus)
+                return tuple(self._gpu_row(host, gpu) for host in self.fleet.gpu_hosts for gpu in host.gpus)
             case TopLevel.VMS:
-                return tuple(map(self._vm, self.fleet.vms))
+                return tuple(map(self._vm_row, self.fleet.vms))
 
-    def _host(self, host: Host) -> TopRow:
-        gpus = [self._gpu(host, gpu) for gpu in host.gpus]
-        vms = self._by_name(ref for row in gpus for ref in row.refs)
+    def _host_row(self, host: Host) -> TopRow:
+        gpus = [self._gpu_row(host, gpu) for gpu in host.gpus]
+        vms = self._vms_by_name(ref for row in gpus for ref in row.refs)
         uses = [row.use for row in gpus]
         states = [
             *(["not connected"] if host.connected is not True else []),
@@ -135,12 +134,12 @@ class Top:
             gpus_held=sum(bool(row.vms) for row in gpus),
             vms=None if any(row.vms is None for row in gpus) else tuple(vm.name for vm in vms),
             refs=tuple(vm.ref for vm in vms),
-            sessions=_sessions(vms),
+            sessions=_session_count(vms),
         )
 
-    def _gpu(self, host: Host, gpu: PhysicalGpu) -> TopRow:
+    def _gpu_row(self, host: Host, gpu: PhysicalGpu) -> TopRow:
         gpu_holders = holders(gpu, host, self.inventory)
-        vms = self._by_name(vm.ref for vm in gpu_holders or ())
+        vms = self._vms_by_name(vm.ref for vm in gpu_holders or ())
         warnings = [*(["reboot pending"] if reboot_pending(gpu) else []), *_problems(gpu)]
         return TopRow(
             key=f"{host.ref} {gpu.address}",
@@ -154,10 +153,10 @@ class Top:
             memory_mib=gpu.memory_mib,
             vms=None if gpu_holders is None else tuple(vm.name for vm in vms),
             refs=tuple(vm.ref for vm in vms),
-            sessions=_sessions(vms),
+            sessions=_session_count(vms),
         )
 
-    def _vm(self, vm: Vm) -> TopRow:
+    def _vm_row(self, vm: Vm) -> TopRow:
         host = self.inventory.host_of(vm)
         whereabouts = self._whereabouts.get(vm.ref)
         judged = self.judged.get(vm.ref)
@@ -172,7 +171,7 @@ class Top:
             warns=whereabouts in (Whereabouts.LOST, Whereabouts.GONE) or vm.question is not None,
             use=self.use.vm(vm.ref),
             refs=(vm.ref,),
-            sessions=_sessions((vm,)),
+            sessions=_session_count((vm,)),
             cpu_mhz=vm.cpu_usage_mhz if vm.power is PowerState.ON else None,
             verdict=f"{judged.verdict.use}: {judged.verdict.reason}" if judged is not None else "",
         )
@@ -200,7 +199,8 @@ class Top:
             if rotation_vm.vm is not None and rotation_vm.whereabouts not in (Whereabouts.BACK, Whereabouts.UNTOUCHED)
         }
 
-    def _by_name(self, refs: Iterable[str]) -> tuple[Vm, ...]:
+    def _vms_by_name(self, refs: Iterable[str]) -> tuple[Vm, ...]:
+        """Return these VMs, each once and sorted by name. One that is not in the inventory has its ref as its name."""
         vms = self.inventory.vms
         return tuple(sorted((vms.get(ref) or Vm(ref, ref) for ref in set(refs)), key=lambda vm: (vm.name, vm.ref)))
 
@@ -209,21 +209,21 @@ def filter_and_sort(rows: Iterable[TopRow], sort: SortKey, containing: str = "")
     """Return the rows that contain a text (name, host, detail or state; case does not matter), sorted."""
     text_to_find = containing.casefold()
     matching_rows = [
-        row for row in rows if not text_to_find or any(text_to_find in text.casefold() for text in _texts(row))
+        row for row in rows if not text_to_find or any(text_to_find in text.casefold() for text in _searched_texts(row))
     ]
-    return tuple(sorted(matching_rows, key=lambda row: (*_figure(row, sort), row.host, row.name, row.key)))
+    return tuple(sorted(matching_rows, key=lambda row: (*_sort_figure(row, sort), row.host, row.name, row.key)))
 
 
-def _texts(row: TopRow) -> tuple[str, ...]:
+def _searched_texts(row: TopRow) -> tuple[str, ...]:
     return (row.name, row.host, row.detail, row.state, row.verdict, *(row.vms or ()))
 
 
-def _figure(row: TopRow, sort: SortKey) -> tuple[bool, float]:
+def _sort_figure(row: TopRow, sort: SortKey) -> tuple[bool, float]:
     """Return a key for `sorted`: rows with larger figures first, those with an unknown figure last."""
     figure: float | None
     match sort:
         case SortKey.NAME:
-            figure = 0  # the same for all rows: the caller's key goes on with the names
+            figure = 0  # the same for all rows, so that the rest of the sort key, the names, decides
         case SortKey.USE:
             figure = row.use.utilization_percent
         case SortKey.MEMORY:
@@ -241,17 +241,17 @@ def heading_lines(top: Top) -> tuple[Text, ...]:
     gpus = [top.use.gpu(host.ref, gpu.address) for host in hosts for gpu in host.gpus]
     percentages = [use.utilization_percent for use in gpus if use.utilization_percent is not None]
     use_text = (
-        f"{sum(percentages) / len(percentages):.0f} % used ({len(percentages)} of them measured)"
+        f"{sum(percentages) / len(percentages):.0f} % used on average ({count(len(percentages), 'GPU')} measured)"
         if percentages
         else "use not known"
     )
     read_at = f"{format_clock_second(top.inventory.taken_at)} {top.inventory.taken_at.tzname()}"
     subject = f"{count_hosts(len(hosts), len(gpus))}, {use_text}"
-    first = Text(f"vCenter {top.inventory.api_version}: {subject}, read {read_at}", "bold")
-    return (first, *_running(top))
+    fleet_line = Text(f"vCenter {top.inventory.api_version}: {subject}, read {read_at}", "bold")
+    return (fleet_line, *_running_lines(top))
 
 
-def _running(top: Top) -> list[Text]:
+def _running_lines(top: Top) -> list[Text]:
     """Return lines about the night or rotation, its lost VMs, and the change, each with the next command if it is cut
     off."""
     rotation, change, lines = top.rotation, top.change, []
@@ -284,7 +284,7 @@ def _total(figures: Sequence[int | None]) -> int | None:
     return sum(figure for figure in figures if figure is not None) if None not in figures and figures else None
 
 
-def _sessions(vms: Sequence[Vm]) -> int | None:
+def _session_count(vms: Sequence[Vm]) -> int | None:
     """Return the number of console connections, or None if it is unknown for a VM."""
     return _total([vm.console_connections for vm in vms]) if vms else 0
 

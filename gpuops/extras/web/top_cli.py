@@ -30,10 +30,10 @@ EVERY_S: Final = 20
 @reads_sites
 def top(
     common: CommonOptions,
-    level: Annotated[TopLevel, typer.Option("--show", help="What a row is.")] = TopLevel.HOSTS,
-    sort: Annotated[SortKey, typer.Option(help="The largest first; names from A to Z.")] = SortKey.USE,
+    level: Annotated[TopLevel, typer.Option("--show", help="Show a row for each of these.")] = TopLevel.HOSTS,
+    sort: Annotated[SortKey, typer.Option(help="Sort rows by this, largest first; names from A to Z.")] = SortKey.USE,
     containing: Annotated[
-        str, typer.Option("--filter", metavar="TEXT", help="Rows with this text: name, host, model, state.")
+        str, typer.Option("--filter", metavar="TEXT", help="Only rows with this text in name, host, model or state.")
     ] = "",
     cluster: Annotated[
         str | None,
@@ -43,15 +43,18 @@ def top(
         str | None, typer.Option(help="Only this host.", metavar="HOST", autocompletion=completion.hosts)
     ] = None,
     policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also whether each desktop of this rotation policy is idle.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Also show whether each desktop of this rotation policy is idle."),
     ] = None,
-    every: Annotated[int, typer.Option(min=5, max=3600, metavar="SECONDS", help="Look again so often.")] = EVERY_S,
-    once: Annotated[bool, typer.Option("--once", help="One table, on a terminal too.")] = False,
+    every: Annotated[
+        int, typer.Option(min=5, max=3600, metavar="SECONDS", help="Read vCenter again after this time.")
+    ] = EVERY_S,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and end, also on a terminal.")] = False,
 ) -> None:
     """Show hosts, GPUs or VMs with what they use now, and what runs for a night or a change. Changes nothing.
 
     On a terminal it is kept current until `q`: arrows select, Enter goes from a host to its GPUs and from a GPU to the
-    VMs on it, Esc goes back, `s` sorts, `/` filters. Anywhere else it is one table. `?` is what vCenter does not tell.
+    VMs on it, Esc goes back, `s` sorts, `/` filters. Anywhere else it is one table. `?` = vCenter does not report it.
 
     \b
     Examples:
@@ -65,33 +68,38 @@ def top(
     from gpuops.extras.web.top_view import TopView
     from gpuops.report.monitoring.fleet_view import FleetFilters
 
-    judging = load_policy(policy) if policy is not None else None
+    rotation_policy = load_policy(policy) if policy is not None else None
     filters = FleetFilters(cluster, host)
-    live = not once and not output.chosen().is_document and _moves_cursor() and not output.manners().no_color
+    is_live = not once and not output.chosen().is_document and _moves_cursor() and not output.manners().no_color
     with open_site(common) as site:
-        state = _look(site, common, filters, judging, of_vms=live or level is TopLevel.VMS)
-        if live:
+        # rows of hosts and GPUs need no samples of VMs, but on the live view a key may switch to VMs
+        with_vm_use = is_live or level is TopLevel.VMS
+        fleet_now = _read_top(site, common, filters, rotation_policy, with_vm_use=with_vm_use)
+        if is_live:
             from gpuops.extras.web.top_screen import TopScreen
 
-            def look() -> Top:
-                return _look(site, common, filters, judging)
+            def read() -> Top:
+                return _read_top(site, common, filters, rotation_policy)
 
-            TopScreen(look, every, TopView(level, sort, containing), state).run()
+            TopScreen(read, every, TopView(level, sort, containing), fleet_now).run()
             return
-    rows = filter_and_sort(state.rows(level), sort, containing)
-    output.show(top_text(state, level, rows), top_document(state, level, rows))
+    rows = filter_and_sort(fleet_now.rows(level), sort, containing)
+    output.show(top_text(fleet_now, level, rows), top_document(fleet_now, level, rows))
 
 
 def _moves_cursor() -> bool:
     """Return whether stdin and stdout are a terminal that can be drawn on."""
-    dumb = os.environ.get("TERM", "dumb").lower() in ("", "dumb", "unknown")
-    return sys.stdin.isatty() and sys.stdout.isatty() and not dumb
+    is_dumb = os.environ.get("TERM", "dumb").lower() in ("", "dumb", "unknown")
+    return sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb
 
 
-def _look(
-    site: Site, common: CommonOptions, filters: FleetFilters, judging: Policy | None, *, of_vms: bool = True
+def _read_top(
+    site: Site, common: CommonOptions, filters: FleetFilters, policy: Policy | None, *, with_vm_use: bool = True
 ) -> Top:
-    """Read vCenter, the newest samples of GPUs (with `of_vms` also of VMs), and what the journal has open."""
+    """Read vCenter, the newest samples of GPUs (and of VMs if `with_vm_use` is set), and the open nights and changes.
+
+    With a policy, also judge which of its desktops are idle.
+    """
     from gpuops import api
     from gpuops.console.opening import read_inventory
     from gpuops.extras.web.top import Top
@@ -99,10 +107,10 @@ def _look(
 
     inventory: Inventory = site.with_health(read_inventory(site, common))
     judged = {}
-    if judging is not None:
-        inventory, verdicts = api.idle(inventory, site, judging)
+    if policy is not None:
+        inventory, verdicts = api.idle(inventory, site, policy)
         judged = {judged_vm.vm.ref: judged_vm for judged_vm in verdicts if judged_vm.pool is not None}
-    part = fleet(inventory, api.catalog_of(inventory), filters)
-    hosts = [gpu_host.ref for gpu_host in part.gpu_hosts]
-    use = current_use(site, inventory, hosts, [vm.ref for vm in part.vms] if of_vms else [])
-    return Top(part, use, api.rotate_status(site, judging, inventory), api.change_status(site), judged)
+    shown_fleet = fleet(inventory, api.catalog_of(inventory), filters)
+    hosts = [gpu_host.ref for gpu_host in shown_fleet.gpu_hosts]
+    use = current_use(site, inventory, hosts, [vm.ref for vm in shown_fleet.vms] if with_vm_use else [])
+    return Top(shown_fleet, use, api.rotate_status(site, policy, inventory), api.change_status(site), judged)

@@ -1,7 +1,7 @@
-"""The live view of `gpuops top`: one thread looks at vCenter, the main one draws and takes keys.
+"""The live view of `gpuops top`: one thread reads vCenter, the main thread draws and handles keys.
 
-The terminal's own screen is left as it was: the view has a screen of its own, which goes when the view ends, whatever
-ends it. A vCenter that is away is said above the rows of the last look, and is asked again.
+The view uses the terminal's alternate screen, so the text on the terminal is back when the view ends, even by an error.
+If vCenter does not answer, a line above the rows of the last read reports it, and vCenter is read again.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from gpuops.clock import wall_clock
 from gpuops.console import output
 from gpuops.errors import LoginRefused, NotConnected
 from gpuops.extras.web.top import Top, heading_lines
-from gpuops.extras.web.top_table import picture, rows_shown
+from gpuops.extras.web.top_table import rows_shown, screen_lines
 from gpuops.extras.web.top_view import TopView, view_after_key
 from gpuops.model.time_text import format_clock_second
 from gpuops.report.layout import Line
 
 KEY_WAIT_S: Final = 0.25
-"""How long after a look its rows are drawn, at the latest."""
+"""The longest time from a read of vCenter until its rows are drawn."""
 ENDING_S: Final = 5.0
-"""How long a look that is under way is waited for at the end."""
+"""How long the end of the view waits for a read that is under way."""
 
 KEYS: Final = {
     b"\x1b[A": "up",
@@ -61,10 +61,10 @@ KEYS: Final = {
 
 
 class TopScreen:
-    """One live view, from its first look to `q`."""
+    """One live view, from its first read to `q`."""
 
-    def __init__(self, look: Callable[[], Top], every_s: float, view: TopView, top: Top) -> None:
-        self._look = look
+    def __init__(self, read: Callable[[], Top], every_s: float, view: TopView, top: Top) -> None:
+        self._read = read
         self._every_s = every_s
         self._view = view
         self._top = top
@@ -77,24 +77,24 @@ class TopScreen:
 
     def run(self) -> None:
         """Run until `q`, a signal, or an error that a retry cannot fix, which is raised."""
-        looking = Thread(target=self._look_on, name="look", daemon=True)
-        with _keys_at_once(), Live(self, console=self._console, screen=True, auto_refresh=False) as live:
-            looking.start()
+        reader_thread = Thread(target=self._read_repeatedly, name="look", daemon=True)
+        with _unbuffered_keys(), Live(self, console=self._console, screen=True, auto_refresh=False) as live:
+            reader_thread.start()
             try:
-                self._take_keys(live)
+                self._handle_keys(live)
             finally:
                 self._stop.set()
-        looking.join(ENDING_S)
+        reader_thread.join(ENDING_S)
         if self._ended_by is not None:
             raise self._ended_by
 
-    def _take_keys(self, live: Live) -> None:
+    def _handle_keys(self, live: Live) -> None:
         """Handle keys, and draw after each change, until `q` or until the other thread has ended with an error."""
         size = self._console.size
         while self._ended_by is None:
             for key in _keys(KEY_WAIT_S):
                 with self._lock:
-                    view = view_after_key(self._view, key, self._top, self._page())
+                    view = view_after_key(self._view, key, self._top, self._page_size())
                     if view is None:
                         return
                     self._view = view
@@ -104,14 +104,14 @@ class TopScreen:
                 size = self._console.size
                 live.refresh()
 
-    def _page(self) -> int:
+    def _page_size(self) -> int:
         return rows_shown(self._console.size.height, len(heading_lines(self._top)) + bool(self._trouble))
 
-    def _look_on(self) -> None:
+    def _read_repeatedly(self) -> None:
         """Read vCenter every `_every_s`. While it is away, keep the last state; any other error ends the view."""
         while not self._stop.wait(self._every_s):
             try:
-                top, trouble = self._look(), ""
+                top, trouble = self._read(), ""
             except Exception as error:  # any error is raised in the main thread, which prints it
                 # LoginRefused is a NotConnected, but repeated logins could lock the account
                 if isinstance(error, LoginRefused) or not isinstance(error, NotConnected):
@@ -127,8 +127,8 @@ class TopScreen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         with self._lock:
-            drawn = list(picture(self._top, self._view, options.max_width, options.size.height, self._trouble))
-        yield Text("\n").join(map(_rich_text, drawn))
+            lines = list(screen_lines(self._top, self._view, options.max_width, options.size.height, self._trouble))
+        yield Text("\n").join(map(_rich_text, lines))
 
 
 def _rich_text(line: Line) -> Text:
@@ -139,14 +139,14 @@ def _rich_text(line: Line) -> Text:
 
 
 @contextmanager
-def _keys_at_once() -> Iterator[None]:
+def _unbuffered_keys() -> Iterator[None]:
     """Read keys one by one, without echo, inside the block; Ctrl-C stays a signal. Restore the terminal at the end."""
-    before: list[Any] = termios.tcgetattr(sys.stdin.fileno())
+    saved_settings: list[Any] = termios.tcgetattr(sys.stdin.fileno())
     try:
         tty.setcbreak(sys.stdin.fileno())
         yield
     finally:
-        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, saved_settings)
 
 
 def _keys(wait_s: float) -> Iterator[str]:
@@ -154,33 +154,34 @@ def _keys(wait_s: float) -> Iterator[str]:
     fd = sys.stdin.fileno()
     if not select.select([fd], [], [], wait_s)[0]:
         return
-    sent = os.read(fd, 1024)
-    if not sent:
+    received = os.read(fd, 1024)
+    if not received:
         yield "q"
-    yield from keys_of(sent)
+    yield from keys_of(received)
 
 
-def keys_of(sent: bytes) -> Iterator[str]:
-    """Yield the names of the keys that a terminal sent.
+def keys_of(received: bytes) -> Iterator[str]:
+    """Yield the names of the keys that a terminal received.
 
     >>> list(keys_of(b"s\\x1b[Bq"))
     ['s', 'down', 'q']
     """
-    while sent:
-        key_code = next((code for code in sorted(KEYS, key=len, reverse=True) if sent.startswith(code)), None)
+    while received:
+        key_code = next((code for code in sorted(KEYS, key=len, reverse=True) if received.startswith(code)), None)
         # ESC before `[` or `O` is not the Escape key: it begins the sequence of another key
-        if key_code is not None and not (key_code == b"\x1b" and len(sent) > 1 and sent[1:2] in b"[O"):
+        if key_code is not None and not (key_code == b"\x1b" and len(received) > 1 and received[1:2] in b"[O"):
             yield KEYS[key_code]
-            sent = sent[len(key_code) :]
-        elif sent.startswith(b"\x1b"):  # the sequence of a key without a meaning here
+            received = received[len(key_code) :]
+        elif received.startswith(b"\x1b"):  # the sequence of a key without a meaning here
             # it ends with a byte from @ to ~ (ECMA-48)
-            end = next((at for at in range(2, len(sent)) if 0x40 <= sent[at] <= 0x7E), len(sent) - 1)
-            sent = sent[end + 1 :]
+            end = next((at for at in range(2, len(received)) if 0x40 <= received[at] <= 0x7E), len(received) - 1)
+            received = received[end + 1 :]
         else:
-            length = _utf8_length(sent[0])
-            yield from sent[:length].decode("utf-8", "ignore")
-            sent = sent[length:]
+            length = _utf8_length(received[0])
+            yield from received[:length].decode("utf-8", "ignore")
+            received = received[length:]
 
 
-def _utf8_length(first: int) -> int:
-    return 1 if first < 0xC0 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+def _utf8_length(first_byte: int) -> int:
+    """Return how many bytes the UTF-8 sequence of a character has."""
+    return 1 if first_byte < 0xC0 else 2 if first_byte < 0xE0 else 3 if first_byte < 0xF0 else 4

@@ -23,7 +23,7 @@ _GAP: Final = "  "
 Columns: TypeAlias = Sequence[Column[TopRow]]
 
 
-def _percent(row: TopRow) -> str:
+def _use_text(row: TopRow) -> str:
     return "?" if row.use.utilization_percent is None else f"{row.use.utilization_percent:.0f} %"
 
 
@@ -33,11 +33,11 @@ def bar(row: TopRow) -> str:
     if percent is None:
         return ""
     eighths = round(min(percent, 100) / 100 * BAR_CELLS * 8)
-    whole, eighths_left = divmod(eighths, 8)
-    return ("█" * whole + (_EIGHTHS[eighths_left] if eighths_left else "")).ljust(BAR_CELLS, "·")
+    full_cells, eighths_left = divmod(eighths, 8)
+    return ("█" * full_cells + (_EIGHTHS[eighths_left] if eighths_left else "")).ljust(BAR_CELLS, "·")
 
 
-def _memory(row: TopRow) -> str:
+def _memory_text(row: TopRow) -> str:
     """Return `36/48 GiB`; an unknown part is `?`."""
     used = "?" if row.use.memory_used_mib is None else f"{row.use.memory_used_mib / 1024:.0f}"
     if row.memory_mib is None:
@@ -45,42 +45,44 @@ def _memory(row: TopRow) -> str:
     return f"{used}/{row.memory_mib / 1024:.0f} GiB"
 
 
-def _vms(row: TopRow) -> str:
+def _vm_names(row: TopRow) -> str:
     if row.vms is None:
         return "?"
     return ", ".join(row.vms)
 
 
-_USE: Final[Columns] = (
+_USE_COLUMNS: Final[Columns] = (
     Column("", bar, goes=5),
-    Column("use", _percent, right=True),
-    Column("memory", _memory, right=True),
+    Column("use", _use_text, right=True),
+    Column("memory", _memory_text, right=True),
 )
-_OF_A_DEVICE: Final[Columns] = (
+_HEAT_AND_POWER_COLUMNS: Final[Columns] = (
     Column("°C", lambda row: optional_figure(row.use.temperature_c), right=True, goes=7),
     Column("W", lambda row: optional_figure(row.use.power_w), right=True, goes=8),
 )
-_SESSIONS: Final[Column[TopRow]] = Column("sessions", lambda row: optional_figure(row.sessions), right=True, goes=4)
+_SESSIONS_COLUMN: Final[Column[TopRow]] = Column(
+    "sessions", lambda row: optional_figure(row.sessions), right=True, goes=4
+)
 
 COLUMNS: Final[Mapping[TopLevel, Columns]] = {
     TopLevel.HOSTS: (
         Column("host", lambda row: row.name, least=12),
         Column("cluster", lambda row: row.detail, least=8, goes=6),
         Column("GPUs", lambda row: f"{row.gpus_held}/{row.gpus}", right=True),
-        *_USE,
-        *_OF_A_DEVICE,
+        *_USE_COLUMNS,
+        *_HEAT_AND_POWER_COLUMNS,
         Column("VMs", lambda row: "?" if row.vms is None else str(len(row.vms)), right=True, goes=3),
-        _SESSIONS,
+        _SESSIONS_COLUMN,
         Column("state", lambda row: row.state, least=8, listed=True),
     ),
     TopLevel.GPUS: (
         Column("host", lambda row: row.host, least=8, goes=2),
         Column("GPU", lambda row: row.name),
         Column("model", lambda row: row.detail, least=8, goes=9),
-        *_USE,
-        *_OF_A_DEVICE,
-        _SESSIONS,
-        Column("VMs", _vms, least=8, listed=True),
+        *_USE_COLUMNS,
+        *_HEAT_AND_POWER_COLUMNS,
+        _SESSIONS_COLUMN,
+        Column("VMs", _vm_names, least=8, listed=True),
         Column("mode", lambda row: row.state, least=8, listed=True, goes=6),
     ),
     TopLevel.VMS: (
@@ -88,9 +90,9 @@ COLUMNS: Final[Mapping[TopLevel, Columns]] = {
         Column("host", lambda row: row.host, least=8, goes=6),
         Column("state", lambda row: row.state, least=8, listed=True),
         Column("GPU devices", lambda row: row.detail, least=8, listed=True, goes=7),
-        *_USE,
+        *_USE_COLUMNS,
         Column("CPU MHz", lambda row: optional_figure(row.cpu_mhz, unknown="-"), right=True, goes=8),
-        _SESSIONS,
+        _SESSIONS_COLUMN,
         Column("idle?", lambda row: row.verdict, least=8, listed=True, goes=9),
     ),
 }
@@ -189,39 +191,42 @@ def _row_record(row: TopRow, level: TopLevel) -> TopRowRecord:
     )
 
 
-def picture(top: Top, view: TopView, width: int, height: int, note: str = "") -> Iterator[Line]:
+def screen_lines(top: Top, view: TopView, width: int, height: int, note: str = "") -> Iterator[Line]:
     """Yield the lines of a terminal of this size: what runs, the rows around the selected one, and the keys.
 
     `note`: the error of the last read, if it failed; the rows are then those of the last successful read.
     """
-    heads = [line.pieces for line in heading_lines(top)]
+    heading = [line.pieces for line in heading_lines(top)]
     if note:
-        heads.append(Text(note, "bold red").pieces)
+        heading.append(Text(note, "bold red").pieces)
     rows = visible_rows(top, view)
-    page_size = rows_shown(height, len(heads))
+    page_size = rows_shown(height, len(heading))
     selected = view.selected_number(rows)
-    first = selected // page_size * page_size  # the page that the selected row is on
-    page_rows = rows[first : first + page_size]
+    page_begin = selected // page_size * page_size  # the first row of the page that the selected row is on
+    page_rows = rows[page_begin : page_begin + page_size]
     columns = [
-        column for column in _columns_with_content(view.level, rows) if column.title != "host" or not _one_host(view)
+        column
+        for column in _columns_with_content(view.level, rows)
+        if column.title != "host" or not _shows_one_host(view)
     ]
-    cut, widths = fit_columns(columns, page_rows, width)
-    for head in heads:
-        yield _one_line(head, width)
-    yield _one_line(Text(_position_line(top, view, len(rows)), "cyan").pieces, width)
-    yield _line([column.title for column in cut], cut, widths, ["bold"] * len(cut))
-    for number, row in enumerate(page_rows, first):
-        texts = [_cell_text(column, row) for column in cut]
-        styles = [_style(column, row) for column in cut]
+    fitting_columns, widths = fit_columns(columns, page_rows, width)
+    for pieces in heading:
+        yield _cut_line(pieces, width)
+    yield _cut_line(Text(_position_line(top, view, len(rows)), "cyan").pieces, width)
+    titles = [column.title for column in fitting_columns]
+    yield _table_line(titles, fitting_columns, widths, ["bold"] * len(titles))
+    for number, row in enumerate(page_rows, page_begin):
+        texts = [_cell_text(column, row) for column in fitting_columns]
+        styles = [_style(column, row) for column in fitting_columns]
         if number == selected:
             styles = ["reverse"] * len(styles)
-        yield _line(texts, cut, widths, styles, "reverse" if number == selected else "")
+        yield _table_line(texts, fitting_columns, widths, styles, "reverse" if number == selected else "")
     for _ in range(page_size - len(page_rows)):
         yield []
-    yield _one_line([(_key_help(view), "dim")], width)
+    yield _cut_line([(_key_help(view), "dim")], width)
 
 
-def _one_host(view: TopView) -> bool:
+def _shows_one_host(view: TopView) -> bool:
     return view.level is TopLevel.GPUS and view.inside is not None
 
 
@@ -229,13 +234,13 @@ def _cell_text(column: Column[TopRow], row: TopRow) -> str:
     return Text().append(column.cell(row)).plain
 
 
-def rows_shown(height: int, heads: int) -> int:
-    """Return how many rows fit on a terminal: the heading lines and three others need room too."""
-    return max(1, height - heads - 3)
+def rows_shown(height: int, heading_count: int) -> int:
+    """Return how many rows fit on a terminal of this height, below that many heading lines."""
+    return max(1, height - heading_count - 3)  # 3: the lines of the position, the titles and the keys
 
 
 def _columns_with_content(level: TopLevel, rows: Sequence[TopRow]) -> list[Column[TopRow]]:
-    """Return the columns without those that are empty here: no policy was given, no temperature counter."""
+    """Return the columns without those that are empty, for example because no policy was given."""
     optional = {"idle?", "°C", "W", ""}
     return [
         column
@@ -269,17 +274,20 @@ def fit_columns(columns: Columns, rows: Sequence[TopRow], width: int) -> tuple[l
         fitting_columns.remove(next_removed)
 
 
-def _line(texts: Sequence[str], columns: Columns, widths: Sequence[int], styles: Sequence[str], gap: str = "") -> Line:
+def _table_line(
+    texts: Sequence[str], columns: Columns, widths: Sequence[int], styles: Sequence[str], gap_style: str = ""
+) -> Line:
+    """Return one line of the table, with each text cut and padded to the width of its column."""
     pieces: list[Piece] = []
     for text, column, width, style in zip(texts, columns, widths, styles, strict=True):
         cut = cut_off(text, width) if column.listed else shortened(text, width)
         blank = " " * (width - display_width(cut))
         pieces.append((f"{blank}{cut}" if column.right else f"{cut}{blank}", style))
-        pieces.append((_GAP, gap))
-    return pieces[:-1]
+        pieces.append((_GAP, gap_style))
+    return pieces[:-1]  # no gap after the last column
 
 
-def _one_line(pieces: Sequence[Piece], width: int) -> Line:
+def _cut_line(pieces: Sequence[Piece], width: int) -> Line:
     """Return the pieces, cut to the width of the line."""
     cut_pieces, cells_left = [], width
     for text, style in pieces:
@@ -317,5 +325,5 @@ def _position_line(top: Top, view: TopView, row_count: int) -> str:
 
 def _key_help(view: TopView) -> str:
     if view.typing:
-        return "type what a row must contain; Enter keeps it, Esc takes it back"
+        return "type a text that the rows must contain; Enter keeps this filter, Esc removes it"
     return "↑ ↓ select  Enter into  Esc back  h hosts  g GPUs  v VMs  s sort  / filter  q quit"

@@ -1,4 +1,4 @@
-"""Which part of a fleet `gpuops top` shows on a terminal, and the view after each key. Pure functions."""
+"""The view of `gpuops top` on a terminal: which rows it shows, and how each key changes it. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TopView:
     containing: str = ""
     """Only rows with this text."""
     typing: bool = False
-    """Whether keys are added to that text."""
+    """Whether the user is typing that text."""
     inside: TopRow | None = None
     """The host or GPU whose rows are shown; None = all rows."""
     within: TopView | None = None
@@ -47,12 +47,12 @@ def visible_rows(top: Top, view: TopView) -> tuple[TopRow, ...]:
     if view.inside is not None and view.level is TopLevel.GPUS:
         rows = tuple(row for row in rows if row.host_ref == view.inside.host_ref)
     elif view.inside is not None:
-        refs = _refs_now(top, view.inside)
+        refs = _refs_of_vms_on(top, view.inside)
         rows = tuple(row for row in rows if row.key in refs)
     return filter_and_sort(rows, view.sort, view.containing)
 
 
-def _refs_now(top: Top, inside: TopRow) -> frozenset[str]:
+def _refs_of_vms_on(top: Top, inside: TopRow) -> frozenset[str]:
     """Return the refs of the VMs that are on the GPU now."""
     return frozenset(ref for row in top.rows(TopLevel.GPUS) if row.key == inside.key for ref in row.refs)
 
@@ -72,7 +72,7 @@ def view_after_key(view: TopView, key: str, top: Top, page: int) -> TopView | No
     if key in moves:
         return view.selecting(rows, moves[key])
     if key == "enter":
-        return _into(view, rows[at]) if rows else view
+        return _one_level_down(view, rows[at]) if rows else view
     if key in ("escape", "back"):
         return _one_level_up(view)
     if key == "/":
@@ -103,7 +103,7 @@ def _after_filter_key(view: TopView, key: str) -> TopView:
             return view
 
 
-def _into(view: TopView, row: TopRow) -> TopView:
+def _one_level_down(view: TopView, row: TopRow) -> TopView:
     """Return the view inside a row: the GPUs of a host, or the VMs on a GPU."""
     match view.level:
         case TopLevel.HOSTS:

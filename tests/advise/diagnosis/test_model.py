@@ -14,7 +14,7 @@ from gpuops.extras.diagnosis.channels import CHANNELS
 from gpuops.extras.diagnosis.corrections import LocalCorrections, SettledDiagnosis
 from gpuops.extras.diagnosis.features import FACTS, NAMES, STATISTICS, SYMPTOMS, UNKNOWN, columns, features, symptoms
 from gpuops.extras.diagnosis.learning import (
-    _winner,
+    _best_settings,
     alarms_right,
     as_stored,
     components_right,
@@ -215,8 +215,8 @@ def test_counted_strictly_one_named_too_many_counts() -> None:
 
 def test_settings_win_where_chance_does_not_explain_what_they_have_more() -> None:
     start, other_settings = ForestSettings(), ForestSettings(features_tried=0.45)
-    assert _winner([(start, 0.958), (other_settings, 0.961)], 2600) == start
-    assert _winner([(start, 0.950), (other_settings, 0.961)], 2600) == other_settings
+    assert _best_settings([(start, 0.958), (other_settings, 0.961)], 2600) == start
+    assert _best_settings([(start, 0.950), (other_settings, 0.961)], 2600) == other_settings
 
 
 @pytest.mark.long

@@ -38,7 +38,7 @@ BY_VCENTER = {
 
 def test_the_table_has_each_fault_and_counters_that_there_are() -> None:
     assert set(NEEDS) == set(FAULTS)
-    assert {name for need in NEEDS.values() for name in (*need.series, *need.beside)} <= set(SERIES)
+    assert {name for need in NEEDS.values() for name in (*need.series, *need.other_series)} <= set(SERIES)
     assert {name for need in NEEDS.values() for name in need.facts} <= set(CaseFacts.__slots__)
     assert tellable_by(CounterSource.NVIDIA_SMI) >= BY_SMI
     assert tellable_by(CounterSource.VCENTER) >= BY_VCENTER and tellable_by(CounterSource.VCENTER).isdisjoint(BY_SMI)

@@ -74,7 +74,7 @@ def test_old_days_are_forgotten_like_hours(lab: Lab) -> None:
     weeks(lab, "nvidia_a40-8q", 4, 5)
     now = lab.server.world.clock.now()
     with Measurements.open(default_state_dir(), "", forecast_by_profile(lab)["vcenter"]) as store:
-        store.forget(now, Retention(fine_days=1, hourly_days=3))
+        store.remove_old(now, Retention(fine_days=1, hourly_days=3))
         assert len(store.vgpu_peaks()["nvidia_a40-8q"]) == 4
 
 

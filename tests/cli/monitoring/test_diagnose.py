@@ -12,7 +12,7 @@ import pytest
 from typer.testing import Result
 
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.extras.diagnosis.case import plain
+from gpuops.extras.diagnosis.case import case_line
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
 from gpuops.extras.diagnosis.learning import examples, fit_forest
 from gpuops.extras.diagnosis.made_cases import made_cases
@@ -55,7 +55,7 @@ def test_a_licence_that_is_missing_is_certain_and_what_nobody_measured_cannot_be
     assert [(suspect["component"], suspect["by_rule"]) for suspect in vms["vdi-05"]["suspects"][:1]] == [
         ("licence", True)
     ]
-    assert vms["vdi-05"]["suspects"][0]["evidence"][0] == "without a licence in 100% of the looks"
+    assert vms["vdi-05"]["suspects"][0]["evidence"][0] == "without a licence in 100% of the readings"
     assert vms["vdi-04"]["suspects"][0]["component"] == "none"
     assert vms["vdi-04"]["cannot_be_told"]["ecc"] == "nvidia-smi on the host (observe --host-shell ssh)"
     assert "licence" not in vms["vdi-04"]["cannot_be_told"] and "cpu-ready" in vms["vdi-04"]["cannot_be_told"]
@@ -106,7 +106,9 @@ def test_no_history_is_said(lab: Lab) -> None:
 
 def test_cases_made_elsewhere_are_judged(gpuops: Gpuops, tmp_path: Path) -> None:
     cases = [case for case in made_cases(5, 2) if "vm:smi.vgpu.licensed.latest" in case.case.series]
-    (tmp_path / "some.jsonl").write_text("".join(json.dumps(plain(case)) + "\n" for case in cases), encoding="utf-8")
+    (tmp_path / "some.jsonl").write_text(
+        "".join(json.dumps(case_line(case)) + "\n" for case in cases), encoding="utf-8"
+    )
     answer = answer_of(gpuops("diagnose", "--cases", str(tmp_path), "-o", "json"))
     assert len(answer["cases"]) == len(cases) and 0 < answer["right"] <= 1
     by_name = {case_row["name"]: case_row for case_row in answer["cases"]}
@@ -123,7 +125,7 @@ def test_cases_made_elsewhere_are_judged(gpuops: Gpuops, tmp_path: Path) -> None
         ('{"name": "a", "series": {"vm:gpu.utilization.average": [-1]}}', "should be 0.0 or more"),
         ('{"name": "a", "at_fault": ["ghosts"], "series": {"vm:gpu.utilization.average": [1]}}', "at_fault.0"),
         ('{"name": "a", "series": {"vm:gpu.utilization.average": [1], "vm:gpu.mem.used.average": []}}', "equally long"),
-        ("", "its files contain no case"),
+        ("", "contain no case"),
     ],
 )
 def test_a_line_that_is_no_case_is_named(gpuops: Gpuops, tmp_path: Path, line: str, message: str) -> None:
@@ -177,13 +179,14 @@ def test_a_model_that_is_none_is_told_and_left(gpuops: Gpuops, tmp_path: Path, t
     folder.mkdir(parents=True, mode=0o700)
     default_state_dir().chmod(0o700)
     (folder / "model.json").write_text(text, encoding="utf-8")
-    case = plain(next(made_cases(5, 1)))
+    case = case_line(next(made_cases(5, 1)))
     (tmp_path / "one.jsonl").write_text(json.dumps(case), encoding="utf-8")
     refusal = gpuops("diagnose", "--cases", str(tmp_path))
     assert refusal.exit_code == 7 and f"the model {folder / 'model.json'} cannot be read" in refusal.stderr.replace(
         "\n", ""
     )
-    assert "move it aside" in refusal.stderr and "gpuops diagnose train makes a new one" in refusal.stderr
+    assert "move the file to another directory" in refusal.stderr
+    assert "gpuops diagnose train makes a new one" in refusal.stderr
     assert (folder / "model.json").read_text(encoding="utf-8") == text, "it is left as it was"
     if "format" in text:
         assert "another version of gpuops wrote it" in refusal.stderr
@@ -207,7 +210,7 @@ def test_what_was_said_is_in_the_report_and_the_metrics(lab: Lab, tmp_path: Path
     assert (second["vm"], second["suspects"][0]["component"]) == ("vdi-04", "none")
     page = (tmp_path / "fleet.html").read_text(encoding="utf-8")
     section = page[page.index('<section aria-labelledby="slow">') :].split("</section>")[0]
-    for text in ("vdi-05", "licence", "99%", first["id"], "without a licence in 100% of the looks", "none"):
+    for text in ("vdi-05", "licence", "99%", first["id"], "without a licence in 100% of the readings", "none"):
         assert text in section
     assert "gpuops diagnose confirm ID" in section
     assert "2 VMs diagnosed" in lab.run("report").stdout

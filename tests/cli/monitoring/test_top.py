@@ -244,7 +244,7 @@ def test_an_error_of_a_look_ends_it_where_the_user_is_told(monkeypatch: pytest.M
         raise KeyError("a bug")
 
     last_top = Top(fleet(EMPTY, catalog_of(EMPTY)), CurrentUse(EMPTY.taken_at), NO_NIGHT, ChangeStatus(), {})
-    monkeypatch.setattr(top_screen, "_keys_at_once", nullcontext)
+    monkeypatch.setattr(top_screen, "_unbuffered_keys", nullcontext)
     monkeypatch.setattr(top_screen, "_keys", lambda wait_s: iter(()))
     with pytest.raises(KeyError, match="a bug"):
         TopScreen(look, 0, TopView(), last_top).run()

@@ -108,8 +108,7 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
     assert pools["office"]["nights"] == office["nights"]
     assert pools["cad"]["nights"] == []
     assert (
-        pools["cad"]["refusal"]
-        == "its `idle` rule has no for_s, so it uses only the values of the moment, which are not stored"
+        pools["cad"]["refusal"] == "its `idle` rule has no for_s, so it uses only current values, which are not stored"
     )
     few_text = lab.run("idle", "--replay", "1d", "--policy", str(few)).stdout
     assert "pool cad: cannot be replayed, its `idle` rule" in few_text
@@ -124,9 +123,8 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
         )
         assert replay_idle(lab, now)["pools"][0]["nights"][0]["taken"] == office["nights"][0]["taken"]
         texts[broker] = lab.run("idle", "--replay", "1d", "--policy", str(now)).stdout
-    untaken = {
-        broker: "it is neither parked nor gated: a night takes none of it" in text for broker, text in texts.items()
-    }
+    warning = "a night suspends none of them, because the pool is neither parked nor gated"
+    untaken = {broker: warning in text for broker, text in texts.items()}
     assert untaken == {"none": True, "horizon": False}
 
     # vCenter forgets a desktop: its series is of no pool any more
@@ -185,11 +183,16 @@ NO_WHILE: Final = """  - name: cad
             "--replay: 'a-week' is neither a number of days or weeks nor a date",
             "write it as 30d",
         ),
-        ("--replay 15d --policy P", None, "--replay: steps of five minutes are kept for 14 days", "use --replay 14d"),
+        (
+            "--replay 15d --policy P",
+            None,
+            "is not possible: steps of five minutes are kept for 14 days",
+            "use --replay 14d",
+        ),
         (
             "--replay 2026-09-01 --policy P",
             None,
-            "--replay: steps of five minutes are kept for 14 days",
+            "--replay from 2026-09-01 is not possible: steps of five minutes are kept for 14 days",
             "use --replay",
         ),
         (

@@ -44,8 +44,8 @@ def test_a_service_collects_garbage_often(lab: Lab, service: str, monkeypatch: p
 
     monkeypatch.setattr(observing, "observe_for_ever", run_for_months)
     monkeypatch.setattr(api, "rotate_watch", run_for_months)
-    monkeypatch.setattr(current.Following, "run", run_for_months)
-    monkeypatch.setattr(metrics_source.AskedPage, "wait_until_asked", run_for_months)
+    monkeypatch.setattr(current.FleetFollower, "run", run_for_months)
+    monkeypatch.setattr(metrics_source.RequestedPage, "wait_until_asked", run_for_months)
     result = lab.run(*SERVICES[service])
     assert (result.exit_code, thresholds) == (0, [SERVICE_THRESHOLDS]), result.output
 

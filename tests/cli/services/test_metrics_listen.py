@@ -23,7 +23,7 @@ from gpuops.clock import passed_s
 from gpuops.execute.state import http_listener
 from gpuops.execute.state.http_listener import GetHandler, ListenOption, listening
 from gpuops.extras.web import metrics_source
-from gpuops.extras.web.metrics_source import AskedPage, stands_s
+from gpuops.extras.web.metrics_source import RequestedPage, page_lifetime_s
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vm_events import power_off
 from gpuops.sim.scenario.build import build
@@ -169,7 +169,7 @@ def test_a_refused_login_ends_it_at_once(clean: Path, tmp_path: Path) -> None:
 
 
 def test_many_that_ask_at_once_cost_one_page() -> None:
-    page, pages, stop = AskedPage(), [0], Event()
+    page, pages, stop = RequestedPage(), [0], Event()
 
     def make() -> None:
         while not stop.is_set():
@@ -193,7 +193,7 @@ def test_who_asks_while_a_page_takes_long_gets_the_last_one_until_it_is_old(monk
     now = [100.0]
     monkeypatch.setattr("gpuops.extras.web.metrics_source.clock.passed_s", lambda: now[0])
     monkeypatch.setattr(metrics_source, "PATIENCE_S", 0.01)
-    page = AskedPage()
+    page = RequestedPage()
     page.publish(b"old", 30.0)
     now[0] += 29
     assert page.ask() == b"old", "it stands"
@@ -204,8 +204,8 @@ def test_who_asks_while_a_page_takes_long_gets_the_last_one_until_it_is_old(monk
 
 
 def test_a_large_vcenter_is_read_less_often() -> None:
-    assert [stands_s(30.0, took) for took in (0.0, 0.5, 2.0, 100.0)] == [30.0, 30.0, 100.0, 300.0]
-    assert stands_s(600.0, 100.0) == 600.0
+    assert [page_lifetime_s(30.0, took) for took in (0.0, 0.5, 2.0, 100.0)] == [30.0, 30.0, 100.0, 300.0]
+    assert page_lifetime_s(600.0, 100.0) == 600.0
 
 
 class Hello(GetHandler):

@@ -129,7 +129,7 @@ def test_the_service_looks_again_and_outlives_an_absent_vcenter(lab: Lab, monkey
     assert result.exit_code == 143
     looks = [line for line in result.stderr.splitlines() if line.startswith("measured ")]
     assert len(looks) == 2
-    assert "vCenter does not answer; next try in 20 min: vc does not answer" in result.stderr
+    assert "vCenter does not answer, gpuops tries again in 20 min: vc does not answer" in result.stderr
     assert all(observing.EVERY_S - 60 < pause <= observing.EVERY_S for pause in pauses)
     [vcenter] = document(lab, "observe", "status")["vcenters"]
     assert vcenter["gaps"] == []
@@ -140,8 +140,8 @@ def test_a_host_whose_nvidia_smi_cannot_be_asked_is_named_and_the_look_goes_on(l
     nobody = ("--host-shell", "ssh", "--ssh-known-hosts", str(tmp_path / "nobody"))
     result = lab.run("observe", "--once", *nobody)
     assert result.exit_code == 0
-    assert "the hosts' own nvidia-smi: 0 of 2 hosts" in result.stdout
-    lines = [line for line in result.stderr.splitlines() if line.startswith("not measured by its nvidia-smi: ")]
+    assert "nvidia-smi was read on 0 of 2 hosts" in result.stdout
+    lines = [line for line in result.stderr.splitlines() if line.startswith("nvidia-smi was not read: ")]
     assert len(lines) == 2
     assert "no SSH key of a host is known" in lines[0]
     lab.server.world.clock.advance(1200)
@@ -167,7 +167,7 @@ ssh_port = 1
     config.write_text(target_text)
     result = gpuops("observe", "--once", "--vcenter", "prod")
     assert result.exit_code == 0, result.output
-    assert result.stderr.startswith("not measured by its nvidia-smi: ")
+    assert result.stderr.startswith("nvidia-smi was not read: ")
     assert "or name another file: ssh_known_hosts of its measurements" in result.stderr
     [vcenter] = stored(place).vcenters
     with Measurements.open(place, "", vcenter.vcenter) as store:

@@ -63,16 +63,16 @@ def login(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--listen", "0.0.0.0:0"], "--listen 0.0.0.0: others reach that address, and it would need no login"),
-        (["--listen", "[::]:0"], "--listen ::: others reach that address"),
+        (["--listen", "0.0.0.0:0"], "--listen 0.0.0.0 is refused: others reach that address, and no login is set"),
+        (["--listen", "[::]:0"], "--listen :: is refused: others reach that address"),
         (["--listen", "localhost.example.com:0"], "others reach that address"),
         (["--listen", "10.0.0.5:0", "--web-name", "gpus.example.com"], "others reach that address"),
         (["--listen", "here"], "--listen 'here' is not [HOST:]PORT"),
         (["--listen", "127.0.0.1:70000"], "is not [HOST:]PORT"),
         (["--web-name", "http://gpus"], "--web-name 'http://gpus' is not a host name"),
         (["--login-file", "/nowhere"], "/nowhere"),
-        (["--proxy-header", "X-User"], "a proxy's login lacks --proxy-from and --proxy-secret-file"),
-        (["--proxy-from", "10.0.0.5"], "a proxy's login lacks --proxy-header and --proxy-secret-file"),
+        (["--proxy-header", "X-User"], "the login by a proxy needs --proxy-from and --proxy-secret-file too"),
+        (["--proxy-from", "10.0.0.5"], "the login by a proxy needs --proxy-header and --proxy-secret-file too"),
         (["--policy", "/nowhere.yaml"], "/nowhere.yaml"),
         (["--since", "yesterday"], "--since"),
         (["--by", "shoe"], "--by"),
@@ -226,7 +226,7 @@ def test_an_address_that_others_reach_with_a_login_is_served_and_warned_of(
         assert run.stderr is not None
         warned, at = run.stderr.readline(), run.stderr.readline()
         port = at.rpartition(":")[2].strip().strip("/")
-        assert "warning: names and passwords cross the network in the clear" in warned
+        assert "warning: names and passwords are sent without encryption" in warned
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             wait_until(lambda: client.get("/healthz").status_code == 200)
             assert client.get("/").status_code == 401

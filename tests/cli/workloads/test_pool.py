@@ -200,7 +200,7 @@ def test_a_server_that_is_powered_off_is_dead_for_whoever_calls_next(lab_pool: T
     assert [(server["name"], server["state"]) for server in answer["servers"]] == [("ml-03", "dead")]
     assert [lease["state"] for lease in answer["leases"]] == ["ended"]
     refused = lab_pool.told("reclaim", "--server", "ml-03", "--again", code=3)
-    assert "its VM does not run (poweredOff)" in refused["rejections"][0]["reason"]
+    assert "its VM does not run (power state poweredOff)" in refused["rejections"][0]["reason"]
 
 
 @pytest.mark.long
@@ -267,7 +267,7 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
         (["lend", "--client", "nobody", "--gpu-memory", "4GiB", "--for", "1h"], 2, "no VM 'nobody'"),
         (["lend", "--client", "ml-08", "--gpu-memory", "4", "--for", "1h"], 2, "'4' is not a size of memory"),
         (["lend", "--client", "ml-08", "--gpu-memory", "4GiB", "--for", "soon"], 2, "--for: 'soon' is not a duration"),
-        (["lend", "--client", "ml-08", "--gpu-memory", "4GiB", "--for", "2d"], 3, "ask for at most 24 h"),
+        (["lend", "--client", "ml-08", "--gpu-memory", "4GiB", "--for", "2d"], 3, "set --for to at most 24 h"),
         (
             ["lend", "--client", "ml-08", "--gpu-memory", "48GiB", "--for", "1h"],
             3,
@@ -285,9 +285,9 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
         ),
         (["lend", "--client", "ml-08", "--gpu-memory", "4GiB", "--for", "1h", "x"], 2, "there is no pool 'x'"),
         (["return", "--client", "nobody"], 2, "no VM 'nobody'"),
-        (["reclaim"], 2, "use either --server or --due"),
-        (["reclaim", "--due", "--dead"], 2, "--dead: at most one, and only with --server"),
-        (["reclaim", "--due", "--grace", "5m"], 2, "--grace: at most one, and only with --server"),
+        (["reclaim"], 2, "set either --server VM or --due"),
+        (["reclaim", "--due", "--dead"], 2, "--dead cannot be used with --due"),
+        (["reclaim", "--due", "--grace", "5m"], 2, "--grace cannot be used with --due"),
         (["reclaim", "--server", "ml-03", "--dead", "--grace", "5m"], 2, "--grace and --dead: at most one"),
         (["reclaim", "--server", "ml-03", "--again", "--grace", "0"], 2, "--grace and --again: at most one"),
         (["reclaim", "--server", "ml-03", "--grace", "now"], 2, "--grace: 'now' is not a duration"),
@@ -307,8 +307,8 @@ def test_what_cannot_be_is_one_line(lab_pool: TypedPool, arguments: list[str], c
         ("servers: [ml-03, ml-04]", "servers: [ml-07]", 3, "ml-07: has no GPU to lend"),
         ("servers: [ml-03, ml-04]", "servers: [vdi-01]", 3, "only whole GPUs are lent"),
         ("servers: [ml-03, ml-04]", "servers: [nobody]", 2, "no VM 'nobody'"),
-        ("servers: [ml-03, ml-04]", "servers: [ml-03, ml-03]", 3, "ml-03: is named twice, or has"),
-        ("servers: [ml-03, ml-04]", "servers: [ml-03, /lab-dc/vm/ml/ml-03]", 3, "ml-03: is named twice, or has"),
+        ("servers: [ml-03, ml-04]", "servers: [ml-03, ml-03]", 3, "ml-03: is listed twice, or has"),
+        ("servers: [ml-03, ml-04]", "servers: [ml-03, /lab-dc/vm/ml/ml-03]", 3, "ml-03: is listed twice, or has"),
         ("keep: 1GiB", "keep: 48GiB", 3, "`keep` leaves nothing"),
         ("grace: 15m", "grace: quickly", 2, "grace: 'quickly' is not a duration"),
         ("# program: lupine ", "program: nothing  # ", 2, "no program 'nothing'"),
@@ -414,7 +414,7 @@ def test_what_is_kept_of_a_gpu_leaves_room_for_all_that_is_lent_of_it(lab_pool: 
         lab_pool.told("lend", "--client", client, "--gpu-memory", "20GiB", "--for", "4h")
     assert {lease["shares"][0]["server"] for lease in lab_pool.leases.values()} == {"ml-03"}
     less = lab_pool.changed("keep: 1GiB", "keep: 20GiB")
-    assert "ml-03: has lent GPUs" in lab_pool.said("create", "--file", less, code=3)
+    assert "ml-03: has lent shares of GPUs" in lab_pool.said("create", "--file", less, code=3)
     lab_pool.told("return", "--client", "ml-07")
     lab_pool.told("create", "--file", less)
 

@@ -212,7 +212,7 @@ def test_a_share_that_the_book_lends_to_nobody_is_named(typed: TypedPool) -> Non
     (home / "stray.1" / "pid").write_text((typed.share() / "pid").read_text())
     (home / "port-21007").symlink_to("stray.1")
     [warning] = typed.run(*DUE)["warnings"]
-    assert warning.startswith("lease stray uses 0 MiB of GPU 1 of gpu-01, and is not lent there")
+    assert warning.startswith("lease stray uses 0 MiB of GPU 1 of gpu-01, but no share is lent to it there")
 
 
 @pytest.mark.long
@@ -220,7 +220,7 @@ def test_more_memory_than_is_lent_is_named_with_the_command_that_ends_the_lease(
     lease = typed.run(*LEND)["lease"]
     (typed.share() / "used").write_text("9000\n")
     [warning] = typed.run(*DUE)["warnings"]
-    uses = f"lease {lease} uses 9000 MiB of GPU 0 of gpu-01, and is lent 8192 MiB"
+    uses = f"lease {lease} uses 9000 MiB of GPU 0 of gpu-01, but only 8192 MiB are lent to it"
     assert warning == f"{uses}: gpuops pool return lab --client ds-01 ends it"
     typed.run(*RETURN)
     assert typed.in_guests() == []

@@ -141,7 +141,7 @@ def test_the_tables_of_a_new_database_are_those_of_the_code(place: Place, tmp_pa
 
     databases: dict[Contents, Database | None] = {
         Contents.JOURNAL: place.opened(),
-        Contents.MEASUREMENTS: measurement_tables.made_database(place.state_dir, place.url),
+        Contents.MEASUREMENTS: measurement_tables.open_to_write(place.state_dir, place.url),
     }
     assert place.records() == []
     for contents, opened in databases.items():
@@ -198,7 +198,7 @@ def test_measurements_from_before_are_kept_too(new_place: Callable[[], Place]) -
     with closing(measurement_tables._open_database(old.state_dir, old.url)) as database:
         old_tables.make(database, *old_tables.MEASUREMENTS)
     for place in (old, new):
-        measurement_tables.made_database(place.state_dir, place.url).close()
+        measurement_tables.open_to_write(place.state_dir, place.url).close()
     with Measurements.open(old.state_dir, old.url, "vc-1") as store:
         assert [(span.begin.timestamp(), span.until.timestamp()) for span in store.observed_spans()] == [
             (1764000000, 1764000300)

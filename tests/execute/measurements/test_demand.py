@@ -125,7 +125,7 @@ def test_steps_that_were_removed_are_not_counted_as_no_use(tmp_path: Path) -> No
     inventory = inventory_with(desktop(1), desktop(2), at=NOON)
     assert [in_use(tmp_path, "", inventory, POLICY)["office"].at(slot) for slot in weeks_ago] == [2, 2, 2, 2]
     with Measurements.open(tmp_path, "", VC) as store:
-        store.forget(NOON, Retention())
+        store.remove_old(NOON, Retention())
     assert [in_use(tmp_path, "", inventory, POLICY)["office"].at(slot) for slot in weeks_ago] == [2, 2, None, None]
 
 

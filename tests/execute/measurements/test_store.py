@@ -16,7 +16,7 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
 from gpuops.extras.observe.blocks import WHOLE, Block
 from gpuops.extras.observe.store import Measurements
-from gpuops.extras.observe.store_reads import FILE_NAME, SCHEMA_VERSION, Step, made_database, schema_table, vgpus_table
+from gpuops.extras.observe.store_reads import FILE_NAME, SCHEMA_VERSION, Step, open_to_write, schema_table, vgpus_table
 from gpuops.extras.observe.store_reads import stored_measurements as stored
 from gpuops.model.measurements.measurement import CPU_MHZ, Measured, Span
 from gpuops.model.measurements.measurement_settings import Retention
@@ -133,10 +133,10 @@ def test_hours_stay_when_the_steps_are_forgotten(store: Measurements, tmp_path: 
     assert hourly[1] == Measured(20, 20, 1 / WHOLE)
 
     later = MIDNIGHT + timedelta(days=3)
-    store.forget(later, Retention(fine_days=2, hourly_days=100))
+    store.remove_old(later, Retention(fine_days=2, hourly_days=100))
     assert averages(store, MIDNIGHT, MIDNIGHT + FIVE) == [None]
     assert averages(store, *three) == [10, 20, 30]
-    store.forget(later + timedelta(days=200), Retention(fine_days=2, hourly_days=100))
+    store.remove_old(later + timedelta(days=200), Retention(fine_days=2, hourly_days=100))
     assert averages(store, *three) == [None, None, None]
     [vcenter] = stored(tmp_path / "state", url).vcenters or [None]
     assert vcenter is None, "nothing is left"
@@ -159,7 +159,7 @@ def test_a_store_that_is_none_is_said_to_be_damaged(tmp_path: Path) -> None:
         path.write_bytes(b"no database at all" * 100)
     with pytest.raises(StateDamaged, match=r"the store of measurements .* cannot be used") as damaged:
         Measurements.open(state, "", VC)
-    assert "move the damaged file aside" in damaged.value.hint
+    assert "move the damaged file to another directory" in damaged.value.hint
 
 
 def test_one_query_tells_of_many_vms_what_each_of_them_is_asked_alone(store: Measurements) -> None:
@@ -191,7 +191,7 @@ def test_whoever_only_reads_makes_no_store(tmp_path: Path, url: str) -> None:
 def test_a_store_of_schema_1_is_read_and_becomes_one_of_this_version(tmp_path: Path, url: str) -> None:
     with Measurements.open(tmp_path, url, VC) as store:
         store.write(BEGIN, {"vm-1": steps(7)})
-    with closing(made_database(tmp_path, url)) as database:
+    with closing(open_to_write(tmp_path, url)) as database:
         _say_schema(database, 1)
         with database.writing() as connection:
             vgpus_table.drop(connection)  # schema 1 had none

@@ -23,7 +23,7 @@ from gpuops.extras.lending.lease_book import (
     PoolServer,
     ServerGpu,
 )
-from gpuops.extras.lending.lending import give_up, lend
+from gpuops.extras.lending.lending import end_lease_of, lend
 from gpuops.extras.lending.pool_book import PoolBooks
 
 Kept = tuple[Path, str]
@@ -68,7 +68,7 @@ def test_what_is_written_is_read_again(book_place: Kept) -> None:
 def test_a_lease_that_ended_leaves_the_book(book_place: Kept) -> None:
     with open_books(book_place) as books:
         change(books, lambda _: lend(MADE, wish(1), "a1", NOW)[0])
-        _, after = change(books, lambda book: give_up(book or MADE, "uuid-of-1", NOW))
+        _, after = change(books, lambda book: end_lease_of(book or MADE, "uuid-of-1", NOW))
         assert [lease.state for lease in after.leases] == [LeaseState.ENDED]
         assert books.read().get("lab") == MADE
 

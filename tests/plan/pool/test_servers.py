@@ -24,7 +24,7 @@ from gpuops.extras.lending.lease_book import (
     ServerState,
 )
 from gpuops.extras.lending.lending import choose_shares, idle_mib
-from gpuops.extras.lending.pool_members import Reclaim, in_another_pool, is_lending, servers_of
+from gpuops.extras.lending.pool_members import Reclaim, is_lending, servers_of, servers_of_other_pools
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, PowerState, Vm
 from tests.plan.moving.worlds import world
@@ -59,7 +59,7 @@ def test_a_new_server_has_no_name_of_another_one() -> None:
     book = lent()
     renamed, new = replace(SERVER, name="ml-05"), replace(SERVER, uuid="uuid-b")
     after, [refused] = lending.with_servers(book, (renamed, new), BEGIN)
-    assert (refused.rule, after) == ("is named twice, or has the name of another server", book)
+    assert (refused.rule, after) == ("is listed twice, or has the name of another server", book)
 
 
 def test_a_dead_server_lends_as_long_as_a_client_may_still_use_it() -> None:
@@ -71,8 +71,10 @@ def test_a_dead_server_lends_as_long_as_a_client_may_still_use_it() -> None:
 
 def test_a_server_of_another_pool_is_refused_when_it_comes() -> None:
     book, other_pool = lent(), LeaseBook(LendingPool("other", "net"), (SERVER,))
-    assert list(in_another_pool(book, lending.settle(book, BEGIN), [other_pool])) == [], "it goes on where it lends"
-    [refused] = in_another_pool(None, other_pool, [book])
+    assert list(servers_of_other_pools(book, lending.settle(book, BEGIN), [other_pool])) == [], (
+        "it goes on where it lends"
+    )
+    [refused] = servers_of_other_pools(None, other_pool, [book])
     assert refused.rule == "is already a server of pool lab"
 
 
@@ -129,7 +131,7 @@ class Life:
         change: Callable[[], LeaseBook] = draw.choice(
             [
                 *[lambda: self.lend(number, client)] * 5,
-                lambda: lending.give_up(book, client, self.now),
+                lambda: lending.end_lease_of(book, client, self.now),
                 lambda: lending.settle(book, self.now),
                 lambda: lending.take_back(book, server, self.now + timedelta(minutes=draw.randrange(9)), self.now),
                 lambda: lending.server_died(book, server, self.now),

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page
 
 from gpuops.advise.gpu_hours import showback
 from gpuops.extras.web.page.fleet_report_text import FOCUS_COLUMNS, focus_csv
-from gpuops.extras.web.page.html import findings_together, page
+from gpuops.extras.web.page.html import merge_findings, page
 from gpuops.extras.web.page.html import page as page_of
 from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
 from gpuops.model.nights.night_record import Role
@@ -113,7 +113,7 @@ def test_findings_that_differ_in_their_subject_alone_are_one() -> None:
     def finding(subject: str, reason: str) -> dict[str, str]:
         return {"severity": "warning", "subject": subject, "reason": reason, "fix": "gpuops host mode set"}
 
-    findings = findings_together([finding("esx-1", "a"), finding("esx-2", "b"), finding("esx-3", "a")])
+    findings = merge_findings([finding("esx-1", "a"), finding("esx-2", "b"), finding("esx-3", "a")])
     assert [(row["reason"], row["subjects"]) for row in findings] == [("a", ["esx-1", "esx-3"]), ("b", ["esx-2"])]
 
 

@@ -1,8 +1,8 @@
 """Access to the page: by a name with its password, or by a reverse proxy; and the accepted Host headers.
 
-Another Host header comes from a foreign page whose name was pointed at this address (DNS rebinding): the browser would
-let its script read the answer. Passwords are kept as keyed digests (BLAKE2b, a key
-of this process), which are compared in constant time and in full, whether the name is known or not.
+A request with another Host header is refused: it may come from a foreign page whose name was pointed at this address
+(DNS rebinding), and the browser would let the script of that page read the answer. Passwords are kept as keyed digests
+(BLAKE2b, a key of this process). All digests are compared, each in constant time, whether the name is known or not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpuops.model.vcenter.target import Secret
 Headers = Iterable[tuple[bytes, bytes]]
 SECRET_HEADER: Final = "X-Gpuops-Proxy-Secret"  # noqa: S105 - the name of a header
 SHORTEST: Final = 12
-"""Characters of a password or a proxy's secret: guesses are many where an address is open."""
+"""The least number of characters of a password or a proxy's secret: on an open address many can be tried."""
 _KEY: Final = secrets.token_bytes(32)
 
 
@@ -31,7 +31,7 @@ def _digest(text: bytes) -> bytes:
     return blake2b(text, key=_KEY).digest()
 
 
-def _only(headers: Headers, name: bytes) -> bytes | None:
+def _single_value(headers: Headers, name: bytes) -> bytes | None:
     """Return the header's value; None = it is not there, or there more than once."""
     values = [content for key, content in headers if key == name]
     return values[0] if len(values) == 1 else None
@@ -45,7 +45,7 @@ class PasswordLogin:
 
     @classmethod
     def parse(cls, lines: Secret, name: str) -> PasswordLogin:
-        """Return the logins of a file's lines NAME:PASSWORD. `name`: the file, for messages.
+        """Return the logins of a file with lines NAME:PASSWORD. `name`: the file, for messages.
 
         Raises UsageError; its message holds no password.
         """
@@ -66,7 +66,7 @@ class PasswordLogin:
 
     def lets_in(self, headers: Headers, peer: str) -> bool:
         """Return whether the request has the name and password of one of these logins. `peer` is not used."""
-        header = _only(headers, b"authorization")
+        header = _single_value(headers, b"authorization")
         scheme, _, credentials = (header or b"").partition(b" ")
         if scheme.lower() != b"basic":
             return False
@@ -82,10 +82,13 @@ class PasswordLogin:
 
 @dataclass(frozen=True, slots=True)
 class ProxyLogin:
-    """What a reverse proxy says of who asks: by a header, from its own addresses, with a secret in a second header."""
+    """The login by a reverse proxy: it sends the name of the user in a header, and its own secret in a second one.
+
+    Both are accepted only from the addresses of the proxy.
+    """
 
     header: bytes
-    """In lower case."""
+    """The name of the header with the user, in lower case."""
     addresses: tuple[IPv4Network | IPv6Network, ...]
     secret: bytes = field(repr=False)
     """Its digest."""
@@ -108,23 +111,26 @@ class ProxyLogin:
         return cls(header.lower().encode(), networks, _digest(text.encode()))
 
     def lets_in(self, headers: Headers, peer: str) -> bool:
+        """Return whether the request has the secret and a user, and comes from an address of the proxy."""
         address = parsed_address(peer)
-        sent_secret = _only(headers, SECRET_HEADER.lower().encode())
-        agrees = hmac.compare_digest(_digest(sent_secret or b""), self.secret)
-        user = _only(headers, self.header)
-        return agrees and bool(user) and address is not None and any(address in network for network in self.addresses)
+        sent_secret = _single_value(headers, SECRET_HEADER.lower().encode())
+        has_secret = hmac.compare_digest(_digest(sent_secret or b""), self.secret)
+        user = _single_value(headers, self.header)
+        return (
+            has_secret and bool(user) and address is not None and any(address in network for network in self.addresses)
+        )
 
 
 def _require_long(subject: str, text: str) -> None:
     if len(text) < SHORTEST:
-        hint = "make one: openssl rand -base64 18"
+        hint = "generate one: openssl rand -base64 18"
         raise UsageError(f"{subject} has {len(text)} characters, and needs at least {SHORTEST}", hint=hint)
 
 
 def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
-    """Return an IPv4 address that came in as an IPv6 one is itself; None = it is no address."""
+    """Return the address; None if the text is none. An IPv4 address in IPv6 form (`::ffff:10.0.0.5`) becomes IPv4."""
     try:
-        address = ip_address(text.partition("%")[0])
+        address = ip_address(text.partition("%")[0])  # without the zone of `fe80::1%eth0`
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
@@ -134,7 +140,7 @@ def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
 def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches a service that listens there.
 
-    >>> [is_loopback(each) for each in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.5", "gpus.example.com")]
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.5", "gpus.example.com")]
     [True, True, True, False, False, False]
     """
     address = parsed_address(host)
@@ -148,22 +154,24 @@ class Access:
     passwords: PasswordLogin | None = None
     proxy: ProxyLogin | None = None
     hosts: tuple[str, ...] = ()
-    """Names beside the address that it listens on, in lower case."""
+    """Accepted host names in addition to the address of the server, in lower case."""
 
     @property
     def open(self) -> bool:
+        """Return whether the page needs no login."""
         return self.passwords is None and self.proxy is None
 
     def lets_in(self, headers: Headers, peer: str) -> bool:
-        ways = [way for way in (self.passwords, self.proxy) if way is not None]
-        return not ways or any(way.lets_in(headers, peer) for way in ways)
+        """Return whether a request with these headers from the address `peer` has a login, or needs none."""
+        logins = [login for login in (self.passwords, self.proxy) if login is not None]
+        return not logins or any(login.lets_in(headers, peer) for login in logins)
 
     def answers_to(self, headers: Headers, reached: str) -> bool:
         """Return whether the Host header is the address `reached`, at which the request arrived, or one of `hosts`.
 
         The port is ignored: DNS rebinding needs a name, and only names in `hosts` and localhost are accepted.
         """
-        host_header = _only(headers, b"host")
+        host_header = _single_value(headers, b"host")
         if host_header is None:
             return False
         name = _without_port(host_header.decode("latin-1")).lower().rstrip(".")
@@ -176,8 +184,9 @@ class Access:
 
 
 def _without_port(host: str) -> str:
-    """
-    >>> [_without_port(each) for each in ("gpus.example.com:8080", "[::1]:8080", "127.0.0.1", "[::1]", "a:b:1")]
+    """Return the host of a Host header.
+
+    >>> [_without_port(host) for host in ("gpus.example.com:8080", "[::1]:8080", "127.0.0.1", "[::1]", "a:b:1")]
     ['gpus.example.com', '::1', '127.0.0.1', '::1', 'a:b:1']
     """
     if host.startswith("["):

@@ -1,14 +1,13 @@
-"""The current state of the page: its newest edition, and the error if vCenter is not followed.
+"""The current state of the page of `gpuops serve`: its newest edition, and the error if vCenter cannot be followed.
 
-Of several vCenters, each has pages of its own below `sites/NAME/` and a row in the common table: whether it is followed
-now, when it was read, and the figures of its last read. The row of an unreachable site shows the reason, and keeps the
-figures of its last answer.
+`FleetFollower` reads vCenter after each notice of a change and publishes the state. It uses one thread and one session:
+for any number of watchers there is one WaitForUpdatesEx and one read. Changes without a notice (a new name, a tag, the
+journal) are seen within five minutes. If vCenter does not answer, the last read stays and the next try follows. A
+refused login ends it, because more tries would lock the account.
 
-Reads vCenter after each notice of a change, and publishes the current state, until it is stopped.
-
-One thread does it, with one session: for any number of watchers there is one WaitForUpdatesEx and one read. Changes
-without a notice (a new name, a tag, the journal) are seen within five minutes. If vCenter does not answer, the last
-read stays and the next try follows; a refused login ends it, because more tries would lock the account."""
+With several vCenters (`Overview`), each has its own pages below `sites/NAME/` and a row in the common table: whether it
+is followed now, when it was read, and the figures of its last read, which an unreachable site keeps.
+"""
 
 from __future__ import annotations
 
@@ -77,29 +76,31 @@ class CurrentState:
     def __init__(self) -> None:
         self.now = Current()
         self.watchers = 0
-        self.over = False
+        self.is_ended = False
         self._changed = asyncio.Event()
-        self._made: dict[str, asyncio.Future[bytes]] = {}
+        self._bodies: dict[str, asyncio.Future[bytes]] = {}
+        """Page and documents of the newest edition that were requested, by name."""
 
     def tell(self, current: Current) -> None:
         """Set the state, in the loop's thread."""
         if current.edition is not self.now.edition:
-            self._made = {}
+            self._bodies = {}
         self.now = current
         self._wake()
 
     def end(self) -> None:
         """End the event streams of all watchers."""
-        self.over = True
+        self.is_ended = True
         self._wake()
 
     def _wake(self) -> None:
+        """Wake all waiters, and begin a new event for the next ones."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def wait_for_newer(self, current: Current, at_most_s: float) -> None:
         """Wait for a newer state, or until the time is up."""
-        if self.now is current and not self.over:
+        if self.now is current and not self.is_ended:
             try:
                 await asyncio.wait_for(self._changed.wait(), at_most_s)
             except TimeoutError:
@@ -111,9 +112,9 @@ class CurrentState:
         maker = edition.makers.get(name) if edition is not None else None
         if maker is None:
             return None
-        if name not in self._made:
-            self._made[name] = asyncio.ensure_future(asyncio.to_thread(maker))
-        return await asyncio.shield(self._made[name])
+        if name not in self._bodies:
+            self._bodies[name] = asyncio.ensure_future(asyncio.to_thread(maker))
+        return await asyncio.shield(self._bodies[name])  # other requests still need it if this one is cancelled
 
 
 _UNREAD: Final = Current(trouble="it has not been read yet")
@@ -136,7 +137,7 @@ class Overview:
         self._sites = {site.name: SiteNow(site) for site in sites}
         self._number = 0
 
-    def begin(self) -> Current:
+    def unread(self) -> Current:
         """Return the state before any site was read."""
         return self._current()
 
@@ -159,7 +160,7 @@ class Overview:
         }
         documents = (documents | {REPORT}) - {PAGE}
         makers: dict[str, Maker] = {key: partial(_merged_document, sites, key) for key in documents}
-        makers[PAGE] = partial(_page, sites, edition_name, tuple(sorted(documents)))
+        makers[PAGE] = partial(_overview_page, sites, edition_name, tuple(sorted(documents)))
         is_followed = any(site_now.current.trouble is None for site_now in sites)
         trouble = None if is_followed else f"none of {len(sites)} vCenters is followed now"
         return Current(Edition(edition_name, clock.wall_clock(), clock.passed_s(), makers), trouble)
@@ -174,7 +175,7 @@ def address_of(site: str) -> str:
     return f"sites/{quote(site, safe='')}/"
 
 
-def _page(sites: Sequence[SiteNow], edition: str, documents: Sequence[str]) -> bytes:
+def _overview_page(sites: Sequence[SiteNow], edition: str, documents: Sequence[str]) -> bytes:
     rows = [
         SiteRow(
             site_now.site.name,
@@ -231,9 +232,11 @@ SLICE_S: Final = 15.0
 SHORTEST_S: Final = 2.0
 """The shortest time between two reads; all changes in it become one edition."""
 BUSY_PART: Final = 10
-"""At most a tenth of the time goes into reading: a large vCenter is read less often."""
+"""After a read, at least this many times its duration passes before the next: a large vCenter is read less often."""
 LONGEST_S: Final = 300.0
+"""The longest time between two reads: not every change has a notice."""
 AWAY_S: Final = 5.0
+"""How long after an error vCenter is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +261,8 @@ class FleetReads(Protocol):
         ...
 
 
-class Following:
-    """The reads of one vCenter. `tell` is called with each new state, `say` once with each error.
+class FleetFollower:
+    """Reads one vCenter after each change. `tell` is called with each new state, `warn` once with each error.
 
     The page of one of several sites links the common table at `above`. The names of editions start with `begin`, so
     that a restarted process does not repeat them.
@@ -267,34 +270,34 @@ class Following:
 
     def __init__(
         self,
-        opened: Callable[[], FleetReads],
+        open_fleet: Callable[[], FleetReads],
         tell: Callable[[Current], None],
-        say: Callable[[str], None],
+        warn: Callable[[str], None],
         *,
         above: str = "",
         begin: str = "",
     ) -> None:
-        self._open, self._tell, self._say = opened, tell, say
+        self._open_fleet, self._tell, self._warn = open_fleet, tell, warn
         self._above, self._begin = above, begin
         self._site: FleetReads | None = None
         self._now = Current()
-        self._shown = b""  # the digest of the last edition's report
+        self._report_digest = b""  # of the last edition
         self._number = 0  # of the last edition
         self._took_s = 0.0  # how long the last read took
 
     def run(self) -> None:
         """Run until a signal, LoginRefused, or, before the first read, any error but NotConnected."""
         while True:
-            if self.look():
+            if self.read_once():
                 self._wait(max(SHORTEST_S, BUSY_PART * self._took_s))
             else:
                 clock.pause(AWAY_S)
 
-    def look(self) -> bool:
+    def read_once(self) -> bool:
         """Read vCenter and publish the state; return False if the read failed."""
         try:
             if self._site is None:
-                self._site = self._open()
+                self._site = self._open_fleet()
             # before the read: the next wait then reports a change during the read
             self._site.wait_for_change(0.0)
             read_at, read_s = clock.wall_clock(), clock.passed_s()
@@ -313,12 +316,12 @@ class Following:
         report = read.report
         text = document_text(report)
         digest = blake2b(text.replace(report["read_at"], "", 1).encode()).digest()  # without the time of the read
-        if digest != self._shown:
+        if digest != self._report_digest:
             self._number += 1
-            self._shown = digest
+            self._report_digest = digest
         name = f"{self._begin}{self._number}"
         names = (REPORT, *read.others)
-        makers: dict[str, Maker] = {key: partial(_json, make) for key, make in read.others.items()}
+        makers: dict[str, Maker] = {key: partial(_document_bytes, make) for key, make in read.others.items()}
         makers[REPORT] = text.encode
         makers[PAGE] = lambda: served_page(report, name, names, self._above).encode()
         return Edition(name, read_at, read_s, makers)
@@ -339,10 +342,11 @@ class Following:
         clock.pause(max(0.0, shortest_s - (clock.passed_s() - began_s)))
 
     def _note_trouble(self, error: GpuopsError) -> None:
+        """Publish an error, once while it lasts. Raise it if a retry cannot help, or could lock the account."""
         if isinstance(error, LoginRefused) or (self._now.edition is None and not isinstance(error, NotConnected)):
             raise error
         if self._now.trouble != error.message:
-            self._say(error.line)
+            self._warn(error.line)
             self._now = Current(self._now.edition, error.message)
             self._tell(self._now)
 
@@ -352,5 +356,5 @@ class Following:
             self._tell(self._now)
 
 
-def _json(make: Callable[[], AnyDocument]) -> bytes:
+def _document_bytes(make: Callable[[], AnyDocument]) -> bytes:
     return document_text(make()).encode()

@@ -1,15 +1,16 @@
-"""Runs the application in a thread of its own, with limited connections; the main thread keeps vCenter's session.
+"""The web server of `gpuops serve`, which runs in its own thread with limited connections, and its ASGI application.
+
+The application has the addresses of the pages, checks logins, and adds the security headers to every answer. It accepts
+only GET and HEAD. It returns the first error that applies: 421 for a foreign Host header, 405 for another method, 401
+without a login (403 if only a proxy may log in), 404 for an unknown address.
 
 One client must not hold up another, and uvicorn's protocol (h11) limits only the number of requests and the pause
-between bytes. So a connection has a fixed time to send a complete request, counted from its begin or its last answer,
-and a fixed time to accept an answer. Requests are answered one by one: a client that sends the next request before it
-has its answer is closed after that answer (RFC 9112 9.3.2 permits a retry). If there are too many connections, the one
-that has waited longest for a request is closed for the new one: there may be any number of silent clients.
-
-The ASGI application: addresses, logins, and the security headers of every answer.
-
-It accepts only GET and HEAD. Errors in this order: 421 for a foreign Host header, 405 for another method, 401 without a
-login (403 if only a proxy may log in), 404 for an unknown address."""
+between bytes. So a connection has a fixed time to send a complete request, counted from the begin of the connection or
+its last answer, and a fixed time to accept an answer. Requests are answered one by one: a client that sends the next
+request before it has its answer is closed after that answer (RFC 9112 9.3.2 permits a retry). If there are too many
+connections, the one that has waited longest for a request is closed for the new one: there may be any number of silent
+clients.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +41,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 MOST_WATCHERS: Final = 200
+"""The most pages that may be kept current at the same time."""
 HEARTBEAT_S: Final = 15.0
 """How often a watcher gets the same state again: proxies cut silent connections, and the page shows an age."""
 METRICS_STAND_S: Final = 15.0
+"""How long the text of the metrics is sent again before it is made anew."""
 PIECE: Final = 64 * 1024
-"""Bytes that are handed over at once: a slow reader costs no more memory."""
+"""Bytes that are sent at once: a slow client costs no more memory."""
 DOCUMENTS: Final = ("report", "inventory", "capacity", "idle", "doctor", "history")
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
@@ -59,7 +62,7 @@ HEADERS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
-"""Of every answer."""
+"""The security headers of every answer."""
 WITHOUT_LOGIN: Final = "/healthz"
 """This address only returns whether the service is healthy."""
 _HTML, _JSON, _JS, _CSS = (
@@ -95,20 +98,19 @@ def sites_application(
 class _BySite:
     """Passes requests below the address of a site to its pages, others to the common pages."""
 
-    def __init__(self, whole: ASGIApp, sites: Mapping[str, ASGIApp]) -> None:
-        self._whole = whole
-        self._sites = sorted(
-            sites.items(), key=lambda site_and_app: -len(site_and_app[0])
-        )  # a name may be the beginning of another
+    def __init__(self, overview: ASGIApp, sites: Mapping[str, ASGIApp]) -> None:
+        self._overview = overview
+        # the longest address first, because the address of one site may be the beginning of another
+        self._sites = sorted(sites.items(), key=lambda address_and_app: -len(address_and_app[0]))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        match = next(((begin, app) for begin, app in self._sites if path.startswith(begin)), None)
+        match = next(((address, app) for address, app in self._sites if path.startswith(address)), None)
         if match is None:
-            await self._whole(scope, receive, send)
+            await self._overview(scope, receive, send)
         else:
-            begin, app = match
-            await app({**scope, "path": f"/{path.removeprefix(begin)}"}, receive, send)
+            address, app = match
+            await app({**scope, "path": f"/{path.removeprefix(address)}"}, receive, send)
 
 
 class Guarded:
@@ -119,12 +121,12 @@ class Guarded:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it; add the security headers, and log errors instead of sending them."""
-        begun = False
+        is_begun = False
 
         async def send_with_headers(message: dict[str, object]) -> None:
-            nonlocal begun
+            nonlocal is_begun
             if message["type"] == "http.response.start":
-                begun = True
+                is_begun = True
                 message["headers"] = [*message["headers"], *HEADERS]  # type: ignore[misc]
             await send(message)
 
@@ -133,10 +135,12 @@ class Guarded:
             await app(scope, receive, send_with_headers)  # type: ignore[arg-type]
         except Exception as error:
             self._say(f"{scope['path']!r} was not answered: {type(error).__name__}: {error}")
-            if begun:
+            if is_begun:
                 # a part is sent already: the server closes the connection, so the client sees that the rest is missing
                 raise ConnectionAbortedError from error
-            failed = _plain("gpuops cannot make this page now: the reason is in the log of the service\n", 500)
+            failed = _text_response(
+                "gpuops serve cannot make this page now: see the log of the service for the reason\n", 500
+            )
             await failed(scope, receive, send_with_headers)  # type: ignore[arg-type]
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -144,22 +148,26 @@ class Guarded:
         # ASGI: the addresses are None if the connection has none (a Unix socket)
         headers, peer = scope["headers"], (scope["client"] or ("",))[0]
         if not self._access.answers_to(headers, (scope["server"] or ("",))[0]):
-            return _plain("gpuops serve has another host name: use its address, or start it with --web-name\n", 421)
+            return _text_response(
+                "gpuops serve has another host name: use its address, or start it with --web-name NAME\n", 421
+            )
         if scope["method"] not in ("GET", "HEAD"):
-            return _plain("only GET and HEAD are answered here\n", 405, Allow="GET, HEAD")
+            return _text_response("only GET and HEAD are answered here\n", 405, Allow="GET, HEAD")
         if scope["path"] == WITHOUT_LOGIN or self._access.lets_in(headers, peer):
             return None
         if self._access.passwords is None:
-            return _plain("log in at the address of the proxy in front of this service\n", 403)
+            return _text_response(
+                "use the address of the reverse proxy in front of this service, and log in there\n", 403
+            )
         ask = 'Basic realm="gpuops", charset="UTF-8"'
-        return _plain("name and password are needed\n", 401, **{"WWW-Authenticate": ask})
+        return _text_response("name and password are needed\n", 401, **{"WWW-Authenticate": ask})
 
 
 class _Pages:
-    """The answers."""
+    """The pages and documents of one site, or of the table of several sites, by their addresses."""
 
     def __init__(self, state: CurrentState, metrics: Callable[[Current], bytes], script: str | None = None) -> None:
-        """`script`: in place of that of the page of a fleet."""
+        """Make the pages. `script` replaces the script of the page of a fleet."""
         self._state, self._metrics, self._script = state, metrics, script
         self._metrics_lock = asyncio.Lock()
         self._metrics_made: tuple[Current, float, bytes] | None = None
@@ -173,8 +181,8 @@ class _Pages:
         style = page_style() + _source("live.css")
         return [
             Route("/", self.page),
-            Route("/page.js", _always(script.encode(), _JS)),
-            Route("/page.css", _always(style.encode(), _CSS)),
+            Route("/page.js", _constant_answer(script.encode(), _JS)),
+            Route("/page.css", _constant_answer(style.encode(), _CSS)),
             Route("/events", self.events),
             Route("/metrics", self.metrics),
             Route(WITHOUT_LOGIN, self.health),
@@ -183,17 +191,17 @@ class _Pages:
 
     async def page(self, request: Request) -> Response:
         body = await self._state.body(PAGE)
-        return _pieces(body if body is not None else _UNREAD, _HTML)
+        return _chunked_response(body if body is not None else _UNREAD, _HTML)
 
     async def document(self, request: Request) -> Response:
         name = request.url.path.rpartition("/")[2]
         now = self._state.now
         body = await self._state.body(name)
         if body is not None and now.edition is not None:
-            return _pieces(body, _JSON, {"X-Gpuops-Edition": now.edition.name})
+            return _chunked_response(body, _JSON, {"X-Gpuops-Edition": now.edition.name})
         if now.edition is None:
-            return _plain("vCenter has not been read yet\n", 503, **{"Retry-After": "10"})
-        return _plain(f"there is no document {name} without a policy: gpuops serve --policy FILE\n", 404)
+            return _text_response("vCenter has not been read yet\n", 503, **{"Retry-After": "10"})
+        return _text_response(f"document {name} needs a rotation policy: start gpuops serve with --policy FILE\n", 404)
 
     async def metrics(self, request: Request) -> Response:
         async with self._metrics_lock:
@@ -202,26 +210,29 @@ class _Pages:
             if stored is None or stored[0] is not now or clock.passed_s() - stored[1] >= METRICS_STAND_S:
                 body = await asyncio.to_thread(self._metrics, now)
                 stored = self._metrics_made = now, clock.passed_s(), body
-        return _pieces(stored[2], CONTENT_TYPE)
+        return _chunked_response(stored[2], CONTENT_TYPE)
 
     async def health(self, request: Request) -> Response:
         now = self._state.now
-        well = now.edition is not None and now.trouble is None
-        return _plain("ok\n" if well else "vCenter is away\n", 200 if well else 503)
+        is_healthy = now.edition is not None and now.trouble is None
+        return _text_response("ok\n" if is_healthy else "vCenter is away\n", 200 if is_healthy else 503)
 
     async def events(self, request: Request) -> Response:
         if self._state.watchers >= MOST_WATCHERS:
-            return _plain(f"{MOST_WATCHERS} watch already\n", 503, **{"Retry-After": "60"})
+            return _text_response(
+                f"{MOST_WATCHERS} pages are already kept current: try again later\n", 503, **{"Retry-After": "60"}
+            )
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
         return StreamingResponse(self._events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
     async def _events(self) -> AsyncIterator[bytes]:
+        """Yield the state as events: at once, after each change, and again after `HEARTBEAT_S`."""
         state = self._state
         state.watchers += 1
         try:
             yield b"retry: 3000\n\n"
-            while not state.over:
+            while not state.is_ended:
                 current = state.now
                 yield current.event(clock.passed_s())
                 await state.wait_for_newer(current, HEARTBEAT_S)
@@ -252,18 +263,18 @@ def _source(name: str) -> str:
     return files("gpuops.extras.web.http").joinpath(name).read_text(encoding="utf-8")
 
 
-def _always(body: bytes, media_type: str) -> Callable[[Request], Awaitable[Response]]:
+def _constant_answer(body: bytes, media_type: str) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        return _pieces(body, media_type)
+        return _chunked_response(body, media_type)
 
     return answer
 
 
-def _plain(text: str, status: int, **headers: str) -> Response:
+def _text_response(text: str, status: int, **headers: str) -> Response:
     return PlainTextResponse(text, status, headers)
 
 
-def _pieces(body: bytes, media_type: str, headers: dict[str, str] | None = None) -> Response:
+def _chunked_response(body: bytes, media_type: str, headers: dict[str, str] | None = None) -> Response:
     """Return the bytes in pieces: each piece waits until the client has taken the last one."""
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -276,11 +287,11 @@ def _pieces(body: bytes, media_type: str, headers: dict[str, str] | None = None)
 
 MOST_CONNECTIONS: Final = 512
 REQUEST_S: Final = 10.0
-"""For a request, to the end of its headers."""
-TAKE_S: Final = 30.0
-"""For a client to take the 64 KiB that are waiting for it."""
+"""The longest time until a request is complete to the end of its headers."""
+SEND_S: Final = 30.0
+"""The longest time until a client has taken the 64 KiB that wait for it."""
 HEADER_BYTES: Final = 16 * 1024
-_PIECE: Final = 1024
+_PARSED_BYTES: Final = 1024
 """h11 compares a request with its limit only while the request is incomplete, so it receives a segment in pieces."""
 _FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\nRetry-After: 10\r\n\r\n"
 
@@ -291,9 +302,9 @@ class LimitedConnection(H11Protocol):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.waits_since_s: float | None = None
-        """None = it is being answered."""
+        """When it began to wait for a request (`clock.passed_s`); None = a request is being answered."""
         self._request_timer: asyncio.TimerHandle | None = None
-        self._take_timer: asyncio.TimerHandle | None = None
+        self._send_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection. Above the limit, close the one that waits longest, or this one if all are busy."""
@@ -314,36 +325,38 @@ class LimitedConnection(H11Protocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        for begin in range(0, len(data), _PIECE):
+        for begin in range(0, len(data), _PARSED_BYTES):
             if self.transport.is_closing():
                 return
-            super().data_received(data[begin : begin + _PIECE])
+            super().data_received(data[begin : begin + _PARSED_BYTES])
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop(self._request_timer)
-        self._stop(self._take_timer)
+        self._stop(self._send_timer)
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        before = self.cycle
+        last_cycle = self.cycle
         super().handle_events()
-        if self.cycle is not before:
+        if self.cycle is not last_cycle:  # a request is complete: uvicorn has started a cycle for its answer
             self.waits_since_s = None
             self._stop(self._request_timer)
 
     def on_response_complete(self) -> None:
-        if self.conn.trailing_data[0]:  # of thousands of requests in a row, one would be answered after another
+        # The client has sent its next request before it had this answer. Without a limit, a client could send thousands
+        # in a row and keep the connection busy.
+        if self.conn.trailing_data[0]:
             self.transport.close()
         self._waits()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stop(self._take_timer)
-        self._take_timer = self.loop.call_later(TAKE_S, self.abort)
+        self._stop(self._send_timer)
+        self._send_timer = self.loop.call_later(SEND_S, self.abort)
 
     def resume_writing(self) -> None:
-        self._stop(self._take_timer)
+        self._stop(self._send_timer)
         super().resume_writing()
 
     def abort(self) -> None:
@@ -352,6 +365,7 @@ class LimitedConnection(H11Protocol):
         self.transport.abort()
 
     def _waits(self) -> None:
+        """Note that the connection waits for a request, and abort it if none is complete after `REQUEST_S`."""
         self.waits_since_s = clock.passed_s()
         self._stop(self._request_timer)
         self._request_timer = self.loop.call_later(REQUEST_S, self.abort)
@@ -364,7 +378,7 @@ class LimitedConnection(H11Protocol):
 
 BACKLOG: Final = 512
 END_S: Final = 5.0
-"""The longest that an end waits for the thread."""
+"""How long the end of the server waits for its thread."""
 
 
 class WebServer:
@@ -377,12 +391,12 @@ class WebServer:
     def tell(self, current: Current, site: str = "") -> None:
         """Publish a state to watchers and further answers; with several sites that of `site`, empty = of all.
 
-        Raises RuntimeError if the loop is over.
+        Raises RuntimeError if the event loop has ended.
         """
         self._loop.call_soon_threadsafe(self._states[site].tell, current)
 
     def end(self) -> None:
-        """End event streams, then close connections."""
+        """Let the server end: its event streams now, its connections soon after."""
         self._server.should_exit = True
         if not self._loop.is_closed():
             for state in self._states.values():
@@ -410,7 +424,7 @@ def _config(app: Any) -> uvicorn.Config:
 def serving(
     listener: socket.socket, access: Access, metrics: Callable[[Current], bytes], say: Callable[[str], None]
 ) -> Iterator[WebServer]:
-    """While this is open, requests to the listening socket are answered; at its end connections are closed at once."""
+    """Yield the server of one site, which answers requests to the socket; close all connections at the end."""
     state = CurrentState()
     with _answering(listener, application(state, access, metrics, say), {"": state}) as server:
         yield server

@@ -1,8 +1,8 @@
-"""The map of a fleet as records: host > NUMA node > GPU > what holds it and what is free, small enough for a page.
+"""The map of a fleet as records: host > NUMA node > GPU > the VMs on it and its free slots, small enough for a page.
 
-It is a view of the same values as `gpuops inventory` (`report/monitoring/fleet.py`) and of the vGPUs that run on each
-GPU (`advise/occupancy.py`). What is free on it, twenty profiles with a range each, is the same for most GPUs of a
-fleet: each combination stands once in `rooms`, and a GPU has its number.
+It shows the values of `gpuops inventory` (`report/monitoring/fleet_view.py`) and the vGPUs that run on each GPU
+(`advise/occupancy.py`). The free slots of a GPU, a range for each of about twenty profiles, are the same for most GPUs
+of a fleet: each combination is in `rooms` once, and a GPU has its number.
 """
 
 from __future__ import annotations
@@ -134,13 +134,13 @@ class FleetUseRecord(DocumentRecord, frozen=True):
 def fleet_map(fleet: Fleet, policy: Policy | None) -> dict[str, Any]:
     """Return the keys `rooms`, `hosts` and `vms` of the report, and their sums as `use`."""
     rooms = _Rooms()  # filled by the next line: GPUs with the same free slots share one record
-    hosts = [_host(view, fleet, rooms) for view in fleet.hosts]
+    hosts = [_host_record(view, fleet, rooms) for view in fleet.hosts]
     # VMs of the fleet, and others that hold one of its GPUs
     vms_by_ref = {vm.ref: vm for vm in fleet.vms}
     for view in fleet.hosts:
         vms_by_ref.update({vm.ref: vm for gpu in view.gpus for vm in gpu.holders or ()})
     return {
-        "use": _use_of(hosts, fleet.hosts_without_gpus, len(vms_by_ref)),
+        "use": _fleet_use(hosts, fleet.hosts_without_gpus, len(vms_by_ref)),
         "rooms": rooms.records,
         "hosts": hosts,
         "vms": [
@@ -150,7 +150,7 @@ def fleet_map(fleet: Fleet, policy: Policy | None) -> dict[str, Any]:
     }
 
 
-def _use_of(hosts: Sequence[MappedHostRecord], hosts_without_gpus: int, vms: int) -> FleetUseRecord:
+def _fleet_use(hosts: Sequence[MappedHostRecord], hosts_without_gpus: int, vms: int) -> FleetUseRecord:
     """Return the sums of the map's records. `fragmented`: the part of the free GPU capacity on partly used GPUs."""
     gpus = [gpu for host in hosts for node in host.numa_nodes for gpu in node.gpus]
     # None = it is unknown whether the GPU takes vGPUs
@@ -193,7 +193,8 @@ class _Rooms:
         self.records: list[dict[str, FreeSlotsRecord]] = []
         self._numbers: dict[tuple[tuple[str, int, int | None], ...], int] = {}
 
-    def number(self, free: Free) -> int:
+    def number_of(self, free: Free) -> int:
+        """Return the number of this combination in `records`, and add it if it is new."""
         key = tuple((name, slots.at_least, slots.at_most) for name, slots in free.items() if slots.possible)
         if key not in self._numbers:
             self._numbers[key] = len(self.records)
@@ -201,12 +202,12 @@ class _Rooms:
         return self._numbers[key]
 
 
-def _host(view: HostView, fleet: Fleet, rooms: _Rooms) -> MappedHostRecord:
+def _host_record(view: HostView, fleet: Fleet, rooms: _Rooms) -> MappedHostRecord:
     states = {state.gpu.address: state for state in gpu_states(view.host, fleet.inventory, fleet.catalog)}
     nodes = [
         MappedNodeRecord(
             node.node.id if node.node else None,
-            [_gpu(gpu, states[gpu.gpu.address], fleet.catalog, rooms) for gpu in node.gpus],
+            [_gpu_record(gpu, states[gpu.gpu.address], fleet.catalog, rooms) for gpu in node.gpus],
         )
         for node in view.nodes
     ]
@@ -214,19 +215,19 @@ def _host(view: HostView, fleet: Fleet, rooms: _Rooms) -> MappedHostRecord:
     return MappedHostRecord.from_attributes(view.host, cluster=view.cluster, numa_nodes=nodes, vms_not_on_a_gpu=waiting)
 
 
-def _gpu(view: GpuView, state: GpuState, catalog: Catalog, rooms: _Rooms) -> MappedGpuRecord:
+def _gpu_record(view: GpuView, state: GpuState, catalog: Catalog, rooms: _Rooms) -> MappedGpuRecord:
     """Return the record of a GPU. Its `room` is the number of its free slots in `rooms`, to which they are added."""
-    slots = list(_slots(view, state, catalog))
+    slots = list(_slot_records(view, state, catalog))
     return MappedGpuRecord.from_attributes(
         view,
         view.gpu,
         takes_vgpus=_takes_vgpus(view),
         problems=view.gpu.health.problems if view.gpu.health is not None else None,
-        use=_use(view, state),
+        use=_gpu_use(view, state),
         used=_used_part(view, state, slots),
         slots=slots,
         open_slots=_open_slots(view, state),
-        room=rooms.number(view.free),
+        room=rooms.number_of(view.free),
     )
 
 
@@ -237,9 +238,11 @@ def _takes_vgpus(view: GpuView) -> bool | None:
     return None if view.gpu.graphics_type is None else view.gpu.graphics_type is GraphicsType.SHARED_DIRECT
 
 
-def _slots(view: GpuView, state: GpuState, catalog: Catalog) -> Iterator[MappedSlotRecord]:
-    """Yield each vGPU that runs on the GPU, or may run there, and each other VM that holds the GPU. A GPU in DirectPath
-    I/O has only the latter."""
+def _slot_records(view: GpuView, state: GpuState, catalog: Catalog) -> Iterator[MappedSlotRecord]:
+    """Yield each vGPU that runs on the GPU, or may run there, and each other VM that holds the GPU.
+
+    A GPU in DirectPath I/O (`view.whole`) has no vGPUs, only a VM that holds it.
+    """
     for tenant in state.tenants if not view.whole else ():
         part = gpus_of((tenant.profile,), catalog)
         yield _slot(tenant.vm, tenant.profile, part, tenant.start, certain=tenant.certain)
@@ -254,7 +257,7 @@ def _slot(vm: str, profile: str | None, gpus: float | None, start: int | None, *
     return MappedSlotRecord(vm, profile, part, start, certain)
 
 
-def _use(view: GpuView, state: GpuState) -> GpuUse:
+def _gpu_use(view: GpuView, state: GpuState) -> GpuUse:
     if view.holders is None or (state.unclear and not view.whole):
         return GpuUse.UNKNOWN
     if not view.holders:
@@ -275,8 +278,10 @@ def _used_part(view: GpuView, state: GpuState, slots: list[MappedSlotRecord]) ->
 
 
 def _open_slots(view: GpuView, state: GpuState) -> int | None:
-    """Return how many more vGPUs certainly fit on a GPU in same-size mode; None in other modes, or if no profile or
-    several profiles run on it."""
+    """Return how many more vGPUs certainly fit on a GPU in same-size mode, which takes only one profile.
+
+    None in other modes, or while the profile is not known because no vGPU runs on it.
+    """
     profiles = {tenant.profile for tenant in state.tenants}
     if view.gpu.vgpu_mode is not VgpuMode.SAME_SIZE or len(profiles) != 1:
         return None

@@ -1,8 +1,8 @@
-"""The document of a report: the fleet, past nights, idle desktops, free GPUs, findings, and GPU-hours by owner.
+"""The document of `gpuops report`: the fleet, its use, past nights, idle desktops, free GPUs, findings, and GPU-hours.
 
-Modes and schedulers of GPUs are grouped by settings: a fleet has few combinations, so exceptions stand out.
-
-What GPUs and VMs do and did, as records of the page: sums over GPUs, and series short enough for a small chart."""
+Modes and schedulers of GPUs are grouped by settings: a fleet has few combinations, so exceptions stand out. The use of
+GPUs and VMs is summed over GPUs, in series that are short enough for a small chart.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from gpuops.report.monitoring.inventory_view import by_size
 from gpuops.report.nights.history_view import HistoryTotalsRecord, NightInFullRecord, PastNightRecord
 
 MOST_GPUS: Final = 400
-"""Up to so many GPUs have their own history in the page; of more, hosts and clusters have one (1 MB for 400 GPUs)."""
+"""With more GPUs, only hosts and clusters have a history in the page: the series of 400 GPUs take 1 MB."""
 
 Series = Annotated[list[int | None] | None, "a number for each step; null = not measured, as a whole or in a step"]
 
@@ -123,14 +123,14 @@ class MeasuredFleetRecord(DocumentRecord, frozen=True):
 
 
 def measured_record(stored: StoredUse, inventory: Inventory) -> MeasuredFleetRecord:
-    """Return the stored numbers of GPUs and VMs that are still in the inventory. None = there is no recent sample."""
+    """Return the stored numbers of GPUs and VMs that are still in the inventory; None = no recent sample."""
     now = stored.now
     gpus = [(host.ref, gpu.address) for host in inventory.hosts.values() for gpu in host.gpus]
     return MeasuredFleetRecord(
         until=Moment(stored.newest.until.isoformat()),
         gpus=None
         if now is None
-        else {_key(gpu): MeasuredGpuRecord.from_attributes(now.gpus[gpu]) for gpu in gpus if gpu in now.gpus},
+        else {_gpu_key(gpu): MeasuredGpuRecord.from_attributes(now.gpus[gpu]) for gpu in gpus if gpu in now.gpus},
         vms=None
         if now is None
         else {
@@ -142,7 +142,7 @@ def measured_record(stored: StoredUse, inventory: Inventory) -> MeasuredFleetRec
     )
 
 
-def _key(gpu: GpuKey) -> str:
+def _gpu_key(gpu: GpuKey) -> str:
     return f"{gpu[0]} {gpu[1]}"
 
 
@@ -159,21 +159,21 @@ def _history(stored: StoredUse, inventory: Inventory) -> UseHistoryRecord:
     def series_of(gpus: Iterable[GpuKey]) -> UseSeriesRecord:
         return _series([(stored.history[gpu], sizes[gpu]) for gpu in gpus])
 
-    measured_gpus = sorted((gpu for gpus in gpus_by_host.values() for gpu in gpus), key=_key)
+    measured_gpus = sorted((gpu for gpus in gpus_by_host.values() for gpu in gpus), key=_gpu_key)
     return UseHistoryRecord(
         begin=Moment(stored.begin.isoformat()),
         step_s=HOURS_PER_STEP * 3600,
         clusters={name: series_of(gpus) for name, gpus in sorted(gpus_by_cluster.items())},
         fragmentation=_fragmentation(stored, inventory),
         hosts={ref: series_of(gpus) for ref, gpus in sorted(gpus_by_host.items())},
-        gpus={_key(gpu): series_of([gpu]) for gpu in measured_gpus} if len(measured_gpus) <= MOST_GPUS else None,
+        gpus={_gpu_key(gpu): series_of([gpu]) for gpu in measured_gpus} if len(measured_gpus) <= MOST_GPUS else None,
     )
 
 
 def _fragmentation(stored: StoredUse, inventory: Inventory) -> dict[str, FragmentationSeriesRecord]:
-    """Return, for each cluster and step, in percent of the free: fragmented GPU memory, and GPUs that cannot be used.
+    """Return by cluster, for each step: the share of free GPU memory that is fragmented, and of free GPUs without use.
 
-    Both are shares of sums over the hosts of the cluster that are still in the inventory.
+    Both shares are in percent, of sums over the hosts of the cluster that are still in the inventory.
     """
     by_cluster: dict[str, list[FragmentationHistory]] = {}
     for ref, history in stored.fragmentation.items():
@@ -192,7 +192,10 @@ def _fragmentation(stored: StoredUse, inventory: Inventory) -> dict[str, Fragmen
 
 
 def _shares(parts: list[Numbers], wholes: list[Numbers]) -> list[int | None] | None:
-    """Return in percent, for each step, the sum of the parts in the sum of the wholes; 0 of nothing is 0."""
+    """Return for each step the percentage that the sum of the parts is of the sum of the wholes.
+
+    None = not measured, in a step or in all of them. The percentage of a sum of 0 is 0.
+    """
     part_sums, whole_sums = _combined(parts, "sum"), _combined(wholes, "sum")
     if part_sums is None or whole_sums is None:
         return None
@@ -258,31 +261,31 @@ def host_modes(hosts: Iterable[Host], catalog: Catalog) -> list[HostModeRecord]:
 
 
 _Settings = tuple[str, str, str | None, str | None, bool | None, str | None, str | None]
-"""The first fields of the record."""
+"""The first fields of HostModeRecord."""
 
 
 def _settings(gpu_scheduler: GpuScheduler, host: HostScheduler) -> _Settings:
-    """Return the first fields of the GPU's record. If its scheduler is unknown, both of its texts are the reason."""
+    """Return the settings of the GPU. If its scheduler is unknown, the texts of both schedulers are the reason."""
     gpu = gpu_scheduler.gpu
     note = gpu_scheduler.note
     return (
         gpu.name,
         mode(gpu),
-        note or _words(gpu_scheduler.configured),
-        note or _words(gpu_scheduler.effective),
+        note or _scheduler_text(gpu_scheduler.configured),
+        note or _scheduler_text(gpu_scheduler.effective),
         reboot_pending(gpu) or gpu_scheduler.reboot_pending,
         host.host.assignment_policy,
         host.driver.version if host.driver else None,
     )
 
 
-def _words(reading: Reading | None) -> str | None:
+def _scheduler_text(reading: Reading | None) -> str | None:
     return None if reading is None or isinstance(reading, Unread) else str(reading)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """The sources of a report: one reading of vCenter, and the journal."""
+    """What a report is made of: one read of vCenter, and the files of this machine about it."""
 
     fleet: Fleet
     examination: Examination
@@ -292,7 +295,7 @@ class FleetReport:
     since: datetime | None
     policy: Policy | None
     idle: Sequence[JudgedVm] | None
-    """None = no policy says what is idle."""
+    """None = without a policy, no desktop is judged."""
     showback: Showback
     owners: OwnerKey
     diagnoses: Mapping[str, StoredDiagnosis] = field(default_factory=dict)
@@ -422,22 +425,26 @@ def fleet_report_document(report: FleetReport) -> ReportDocument:
         totals=report.nights,
         nights=report.nights.nights,
         last_night=report.last_night,
-        idle=None if report.idle is None else [_idle(judged, report) for judged in report.idle],
+        idle=None if report.idle is None else [_judged_desktop(judged, report) for judged in report.idle],
         showback=ShowbackRecord.from_attributes(
             report.showback, by=str(report.owners), **_hours(report.showback.hours)
         ),
-        diagnoses=[_diagnosis(diagnosis, inventory) for diagnosis in slowest_first(report.diagnoses, inventory)],
+        diagnoses=[
+            _diagnosis(diagnosis, inventory) for diagnosis in most_probable_fault_first(report.diagnoses, inventory)
+        ],
     )
 
 
-def slowest_first(diagnoses: Mapping[str, StoredDiagnosis], inventory: Inventory) -> list[StoredDiagnosis]:
+def most_probable_fault_first(diagnoses: Mapping[str, StoredDiagnosis], inventory: Inventory) -> list[StoredDiagnosis]:
     """Return the diagnoses of VMs that still exist: those with the most probable fault first."""
 
-    def order(diagnosis: StoredDiagnosis) -> tuple[float, str, str]:
-        worst = max((share for component, share in diagnosis.probable if component is not Component.NONE), default=0.0)
-        return -worst, inventory.vms[diagnosis.vm].name, diagnosis.vm
+    def sort_key(diagnosis: StoredDiagnosis) -> tuple[float, str, str]:
+        highest = max(
+            (share for component, share in diagnosis.probable if component is not Component.NONE), default=0.0
+        )
+        return -highest, inventory.vms[diagnosis.vm].name, diagnosis.vm
 
-    return sorted((diagnosis for diagnosis in diagnoses.values() if diagnosis.vm in inventory.vms), key=order)
+    return sorted((diagnosis for diagnosis in diagnoses.values() if diagnosis.vm in inventory.vms), key=sort_key)
 
 
 def _diagnosis(diagnosis: StoredDiagnosis, inventory: Inventory) -> ReportedDiagnosisRecord:
@@ -451,7 +458,8 @@ def _diagnosis(diagnosis: StoredDiagnosis, inventory: Inventory) -> ReportedDiag
 def _capacity(capacity: Capacity) -> FleetCapacityRecord:
     return FleetCapacityRecord(
         profiles=[
-            _fit(name, capacity.now.fits[name], capacity.after) for name in sorted(capacity.now.fits, key=by_size)
+            _profile_capacity(name, capacity.now.fits[name], capacity.after)
+            for name in sorted(capacity.now.fits, key=by_size)
         ],
         whole_gpus=[
             WholeGpuCapacityRecord.from_attributes(slots, name=device.name, label=device.label or None)
@@ -462,14 +470,15 @@ def _capacity(capacity: Capacity) -> FleetCapacityRecord:
     )
 
 
-def _fit(name: str, fit: Fit, after: FleetPart | None) -> ProfileCapacityRecord:
-    later = after.fits.get(name) if after is not None else None
+def _profile_capacity(name: str, fit: Fit, after: FleetPart | None) -> ProfileCapacityRecord:
+    """Return how many vGPUs of the profile fit now, and `after` the desktops of the policy are suspended."""
+    fit_after = after.fits.get(name) if after is not None else None
     return ProfileCapacityRecord.from_attributes(
-        name=name, now=fit.slots, in_one_vm=fit.on_one_host, after=later and later.slots
+        name=name, now=fit.slots, in_one_vm=fit.on_one_host, after=fit_after and fit_after.slots
     )
 
 
-def _idle(judged: JudgedVm, report: FleetReport) -> JudgedDesktopRecord:
+def _judged_desktop(judged: JudgedVm, report: FleetReport) -> JudgedDesktopRecord:
     verdict = judged.verdict
     gpus = gpus_of(judged.vm.profiles, report.fleet.catalog)
     return JudgedDesktopRecord.from_attributes(

@@ -1,8 +1,8 @@
-"""The text of `gpuops report`: the most important figures of the page, and which commands and options show more.
+"""The output of `gpuops report` without a page: its text, and GPU-hours by owner as CSV.
 
-GPU-hours by owner as CSV with the columns of FOCUS, which tools for cloud costs read.
-
-A line is one run of an ML VM in a night, or the part of it that belongs to one owner. gpuops knows hours and no prices:
+The text has the most important figures of the page, and which commands and options show more. The CSV has the columns
+of FOCUS, which tools for cloud costs read: a line is one run of an ML VM in a night, or the part of it that belongs to
+one owner. gpuops knows hours and no prices:
 costs are 0 in `XXX`, the code of ISO 4217 for "no currency", and the tool multiplies `ConsumedQuantity` by its price.
 Source: FinOps Open Cost and Usage Specification 1.2: names and meaning of the columns that gpuops can fill, and moments
 in UTC as `2026-11-20T20:01:00Z`. Columns of its own begin with `x_`, as the specification asks."""
@@ -26,7 +26,7 @@ from gpuops.report.monitoring.inventory_view import heading
 from gpuops.report.nights.history_view import history_summary
 from gpuops.report.text import count
 
-_MOST_OWNERS = 10
+_SHOWN_OWNERS = 10
 
 
 def fleet_report_text(report: FleetReport, document: ReportDocument) -> Iterator[Shown]:
@@ -34,19 +34,19 @@ def fleet_report_text(report: FleetReport, document: ReportDocument) -> Iterator
     use = document.use
     yield heading(report.fleet.inventory, use.hosts, use.gpus)
     yield "GPUs: " + ", ".join(
-        f"{getattr(use, f'gpus_{use_of_gpu.value}')} {_USES[use_of_gpu]}" for use_of_gpu in GpuUse
+        f"{getattr(use, f'gpus_{use_of_gpu.value}')} {_GPU_USE_WORDS[use_of_gpu]}" for use_of_gpu in GpuUse
     )
-    yield _room(document)
+    yield _free_text(document)
     yield ""
     yield Text(history_summary(report.nights), "bold") if report.nights.nights else "no nights in the journal"
-    yield from _idle(report)
-    yield from _attention(report)
+    yield from _idle_desktops(report)
+    yield from _findings(report)
     if document.diagnoses:
-        yield f"{count(len(document.diagnoses), 'VM')} diagnosed; --html shows what may be at fault"
+        yield f"{count(len(document.diagnoses), 'VM')} diagnosed; --html FILE shows the probable causes"
     yield from _owners(report.showback, document)
 
 
-_USES = {
+_GPU_USE_WORDS = {
     GpuUse.FREE: "free",
     GpuUse.PARTLY: "partly used",
     GpuUse.FULL: "full",
@@ -54,24 +54,24 @@ _USES = {
 }
 
 
-def _room(document: ReportDocument) -> str:
+def _free_text(document: ReportDocument) -> str:
     use = document.use
     parts = f"free for vGPUs: {count(use.free_whole_gpus, 'whole GPU')}, {use.free_in_parts:.1f} in parts"
     fragmented = use.fragmented
     share = f" ({fragmented:.0%} of what is free)" if fragmented is not None else ""
     unknown = use.free_not_known_gpus
-    return parts + share + (f"; of {count(unknown, 'GPU')} that is not known" if unknown else "")
+    return parts + share + (f"; unknown for {count(unknown, 'GPU')}" if unknown else "")
 
 
-def _idle(report: FleetReport) -> Iterator[Shown]:
+def _idle_desktops(report: FleetReport) -> Iterator[Shown]:
     if report.idle is None:
-        yield "idle desktops: not asked; --policy FILE says which desktops and what is idle"
+        yield "idle desktops: not checked; --policy FILE defines the desktops and when they are idle"
         return
     numbers = Counter(judged.verdict.use for judged in report.idle)
     yield "desktops: " + ", ".join(f"{numbers[use]} {use}" for use in Use)
 
 
-def _attention(report: FleetReport) -> Iterator[Shown]:
+def _findings(report: FleetReport) -> Iterator[Shown]:
     numbers = Counter(finding.severity for finding in report.examination.findings)
     if not numbers:
         yield "nothing stands in the way"
@@ -87,14 +87,14 @@ def _owners(showback: Showback, document: ReportDocument) -> Iterator[Shown]:
     if not showback.owners:
         return
     table = TextTable(f"owner ({document.showback.by})", "ML VMs", "GPU-hours", "share", right=(1, 2, 3))
-    for owner in showback.owners[:_MOST_OWNERS]:
+    for owner in showback.owners[:_SHOWN_OWNERS]:
         exact = owner.hours.exact
         hours = f"{owner.hours.at_least:.1f}" + ("" if exact is not None else "+")
         share = "-" if owner.percent is None else f"{owner.percent:.2f}%"
         table.add_row(owner.owner or "no owner", str(owner.vms), hours, share)
     yield ["", table]
-    if len(showback.owners) > _MOST_OWNERS:
-        yield Text(f"and {count(len(showback.owners) - _MOST_OWNERS, 'more owner')}: --csv FILE", "dim")
+    if len(showback.owners) > _SHOWN_OWNERS:
+        yield Text(f"and {count(len(showback.owners) - _SHOWN_OWNERS, 'more owner')}: --csv FILE", "dim")
 
 
 FOCUS_COLUMNS: Final = (
@@ -108,8 +108,10 @@ FOCUS_COLUMNS: Final = (
 
 
 def focus_csv(showback: Showback) -> str:
-    """Return a line for each run. If the hours are not certain, the quantity is empty and `x_GpuHoursAtLeast` has the
-    minimum."""
+    """Return the CSV, with a line for each run.
+
+    If the hours are not certain, the quantity is empty and `x_GpuHoursAtLeast` has the minimum.
+    """
     return csv_text(FOCUS_COLUMNS, (row for run in showback.runs for row in _rows(run)))
 
 

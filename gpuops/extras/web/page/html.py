@@ -69,27 +69,29 @@ def _render(document: Document, **variables: Any) -> str:
         .get_template("page.html.j2")
         .render(
             report=document,
-            findings=findings_together(document["findings"]),
-            idle=_candidates(document),
-            boards=_room_by_board(document["capacity"]["profiles"]),
+            findings=merge_findings(document["findings"]),
+            idle=_desktops_by_interest(document),
+            boards=_free_slots_by_board(document["capacity"]["profiles"]),
             **variables,
         )
     )
     return text
 
 
-def findings_together(findings: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+def merge_findings(findings: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
     """Return the findings with those that differ only in their subject merged, in their order: the worst first."""
-    together: dict[tuple[str, str, str], list[str]] = {}
+    subjects_by_finding: dict[tuple[str, str, str], list[str]] = {}
     for finding in findings:
-        together.setdefault((finding["severity"], finding["reason"], finding["fix"]), []).append(finding["subject"])
+        subjects_by_finding.setdefault((finding["severity"], finding["reason"], finding["fix"]), []).append(
+            finding["subject"]
+        )
     return [
         {"severity": severity, "reason": reason, "fix": fix, "subjects": subjects}
-        for (severity, reason, fix), subjects in together.items()
+        for (severity, reason, fix), subjects in subjects_by_finding.items()
     ]
 
 
-def _candidates(document: Document) -> list[Document]:
+def _desktops_by_interest(document: Document) -> list[Document]:
     """Return the desktops in the order of interest: idle ones first, the largest of them first, then the others."""
     order = {"idle": 0, "unknown": 1, "busy": 2}
     return sorted(
@@ -98,10 +100,12 @@ def _candidates(document: Document) -> list[Document]:
     )
 
 
-def _room_by_board(profiles: Sequence[Document]) -> dict[str, list[Document]]:
-    """Return lines of free slots by GPU model. Profiles with equal figures that differ only in the letter of the series
-    share a line: `a40-8a|c|q`."""
-    # by model: the profiles' name without the letter, and their figures; the value has the letters
+def _free_slots_by_board(profiles: Sequence[Document]) -> dict[str, list[Document]]:
+    """Return lines of free slots by GPU model (board).
+
+    Profiles with equal figures that differ only in the letter of the series share a line: `a40-8a|c|q`.
+    """
+    # by board: the letters by (name of the profile without the letter, and its figures as texts)
     boards: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for profile in profiles:
         stem = without_series(profile["name"])
