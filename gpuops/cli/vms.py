@@ -113,7 +113,7 @@ def defrag(
     if policy is not None:
         rules = policy_of_run(policy, "defrag", common, looks_only=dry_run)
         run_by_policy = partial(api.defrag_by_policy, rules)
-        carry_out(run_by_policy, "defrag-execute", common, RunOptions(yes=yes, dry_run=dry_run), guarded=True)
+        carry_out(run_by_policy, "defrag-execute", common, RunOptions(yes=yes, dry_run=dry_run), require_verified=True)
         return
     if not dry_run and saved is None:
         carry_out(

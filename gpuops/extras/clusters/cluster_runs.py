@@ -426,7 +426,7 @@ class _Running:
         Raises the error of a guest only if it lasts for `PATIENCE_S`, except for a refused login.
         """
         try:
-            self._lease.keep()
+            self._lease.renew_if_due()
             for node, command in tuple(self._running.items()):
                 self._note_end(node, self._guests.guest_work.command_end(command))
             self._fetch()

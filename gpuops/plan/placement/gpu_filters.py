@@ -28,20 +28,20 @@ _Answer = TypeVar("_Answer")
 _Question = Callable[[GpuState, str, str, Catalog], _Answer]
 
 
-def _once_for_alike(ask: _Question[_Answer]) -> _Question[_Answer]:
-    """Cache the answer for all GPUs of a fleet that are alike. The answer must not name a VM."""
+def _cached_for_equal_gpus(judge: _Question[_Answer]) -> _Question[_Answer]:
+    """Cache the answers of this function for all GPUs of a fleet that are alike. An answer must not name a VM."""
 
-    @wraps(ask)
-    def answer(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _Answer:
-        cached_answers = catalog.worked_out.setdefault(ask, {})
+    @wraps(judge)
+    def cached_judge(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _Answer:
+        cached_answers = catalog.worked_out.setdefault(judge, {})
         key = (profile, state.placement_key(vm))
-        # The cache itself stands for "no answer yet", since no answer is equal to it.
+        # None is a valid answer, so the cache itself stands for "no answer yet".
         cached_answer = cached_answers.get(key, cached_answers)
         if cached_answer is cached_answers:
-            cached_answer = cached_answers[key] = ask(state, profile, vm, catalog)
+            cached_answer = cached_answers[key] = judge(state, profile, vm, catalog)
         return cast("_Answer", cached_answer)
 
-    return answer
+    return cached_judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,19 @@ class _NoSlot:
     """Why GPUs that are alike have no slot. The VMs that the reason names differ from GPU to GPU."""
 
     rule: str
-    named: tuple[int, ...] = ()
-    """Numbers of the tenants whose VMs follow the rule."""
-    ending: str = ""
-    counted: bool = False
-    of_model: bool = True
+    named_tenants: tuple[int, ...] = ()
+    """Positions of the tenants whose names follow `rule`."""
+    after_names: str = ""
+    """Text that follows the names."""
+    with_count: bool = False
+    """Whether the rejection says that one slot is needed and none is free."""
+    may_be_of_model: bool = True
     """Whether the GPU may be of the profile's model."""
 
-    def of(self, state: GpuState, subject: str) -> Rejection:
-        names = ", ".join(sorted({state.tenants[number].name for number in self.named}))
-        rule = f"{self.rule}{names}{self.ending}"
-        return Rejection(subject, rule, 1, 0, "slot") if self.counted else Rejection(subject, rule)
+    def as_rejection(self, state: GpuState, subject: str) -> Rejection:
+        names = ", ".join(sorted({state.tenants[position].name for position in self.named_tenants}))
+        rule = f"{self.rule}{names}{self.after_names}"
+        return Rejection(subject, rule, 1, 0, "slot") if self.with_count else Rejection(subject, rule)
 
 
 def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: Catalog) -> Rejection | str:
@@ -78,109 +80,113 @@ def judge_slots(
         verdict = _verdict(state, profile, vm.ref, catalog)
         if isinstance(verdict, str):
             yield state, verdict
-        elif verdict.of_model:
+        elif verdict.may_be_of_model:
             yield state, _as_rejection(verdict, state, host)
 
 
 def _as_rejection(verdict: _NoSlot, state: GpuState, host: Host) -> Rejection:
     subject = f"{host.name} {state.gpu.address}"
-    return refuse_vgpus(state.gpu, subject) or verdict.of(state, subject)
+    return refuse_vgpus(state.gpu, subject) or verdict.as_rejection(state, subject)
 
 
-@_once_for_alike
+@_cached_for_equal_gpus
 def slots_in_turn(state: GpuState, profile: str, vm: str, catalog: Catalog) -> tuple[int, int]:
-    """How many vGPUs of the VM the GPU is given one after another: for certain, and with doubtful ones."""
-    sure = count = 0
-    while isinstance(verdict := _verdict(state, profile, vm, catalog), str):
+    """Return how many vGPUs of the VM fit on the GPU one after another: (for certain, including doubtful ones)."""
+    sure_count = count = 0
+    while isinstance(doubt := _verdict(state, profile, vm, catalog), str):
         count += 1
-        sure += not verdict
+        sure_count += not doubt
         state = with_expected(state, Tenant(vm, "", profile), catalog)
-    return sure, count
+    return sure_count, count
 
 
-@_once_for_alike
+@_cached_for_equal_gpus
 def _verdict(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlot | str:
     """Return why the GPU has no slot for the profile, or a doubt about its slot; empty = it surely has one."""
-    of_model = may_run(state.gpu, profile, catalog) is not False
+    may_be_of_model = may_run(state.gpu, profile, catalog) is not False
     # Only whether it refuses matters here; `_as_rejection` asks again with the name of the GPU.
     if refuse_vgpus(state.gpu, "") is not None:
-        return _NoSlot("is in the wrong mode", of_model=of_model)
+        return _NoSlot("is in the wrong mode", may_be_of_model=may_be_of_model)
     slots = room_for(state, profile, catalog)
-    if not of_model:
-        return _NoSlot(slots.because, of_model=False)
+    if not may_be_of_model:
+        return _NoSlot(slots.because, may_be_of_model=False)
     if not slots.possible:
-        return _no_slot(state, profile, vm, catalog)
+        return _explain_no_slot(state, profile, vm, catalog)
     if state.unclear:
         return _NoSlot(f"what runs on it is not known: {state.unclear}")
     return "" if slots.at_least else slots.because
 
 
-def _no_slot(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlot:
+def _explain_no_slot(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlot:
     """Return why the GPU has no slot: because of the VMs that run there, or of those that take the remaining slots.
 
     The reason names as running only the VMs that surely run there. VMs that may run there and VMs that the plan counts
     are added one group after the other, until no slot is left.
     """
+    # 1. VMs that surely run on the GPU.
     running = [tenant for tenant in state.tenants if tenant.awaited is None and tenant.vm != vm]
     running_state = replace(state, tenants=tuple(tenant for tenant in running if tenant.certain))
-    now = room_for(running_state, profile, catalog)
-    if not now.possible:
-        # `_NoSlot.of` writes the names of the VMs after the rule.
-        rule = now.because + _HELD if running_state.tenants else now.because
-        return _NoSlot(rule, _numbers(running_state.tenants, state), counted=True)
+    room_now = room_for(running_state, profile, catalog)
+    if not room_now.possible:
+        # `_NoSlot.as_rejection` writes the names of the VMs after the rule.
+        rule = room_now.because + _HELD if running_state.tenants else room_now.because
+        return _NoSlot(rule, _tenant_positions(running_state.tenants, state), with_count=True)
+    # 2. VMs that may run on it.
     unsure = [tenant for tenant in running if not tenant.certain]
     running_state = running_state.with_tenants(*unsure)
     if not room_for(running_state, profile, catalog).possible:
         rule = f"no slot for {profile} can be promised: vCenter does not report which vGPUs of "
-        return _NoSlot(rule, _numbers(unsure, state), " run on it")
-    takers: list[str] = []
-    counted: list[Tenant] = []
-    for taker, tenants in _in_the_plan(state, vm):
-        takers.append(taker)
-        counted += tenants
-        if not room_for(running_state.with_tenants(*counted), profile, catalog).possible:
+        return _NoSlot(rule, _tenant_positions(unsure, state), " run on it")
+    # 3. VMs that the plan starts, one group after the other, until no slot is left.
+    group_texts: list[str] = []
+    planned: list[Tenant] = []
+    for group_text, tenants in _planned_tenants(state, vm):
+        group_texts.append(group_text)
+        planned += tenants
+        if not room_for(running_state.with_tenants(*planned), profile, catalog).possible:
             break
-    room = f"its room for {profile} is" if unsure else _slots_of(profile, now)
-    all_certain = len(_certain_takers(counted, running_state, profile, catalog)) == len(counted)
+    room_text = f"its room for {profile} is" if unsure else _describe_slots(profile, room_now)
+    all_certain = len(_certain_takers(planned, running_state, profile, catalog)) == len(planned)
     verb = "taken" if all_certain else "perhaps taken"
-    other_tenants = [tenant for tenant in counted if tenant.vm != vm]
+    other_tenants = [tenant for tenant in planned if tenant.vm != vm]
     held_by = _HELD if other_tenants else ""
-    return _NoSlot(f"{room} {verb} by {' and '.join(takers)}{held_by}", _numbers(other_tenants, state))
+    rule = f"{room_text} {verb} by {' and '.join(group_texts)}{held_by}"
+    return _NoSlot(rule, _tenant_positions(other_tenants, state))
 
 
-def _numbers(tenants: Collection[Tenant], state: GpuState) -> tuple[int, ...]:
-    """The positions among the tenants of the GPU. On a GPU that is alike the same position may be another VM's."""
+def _tenant_positions(tenants: Collection[Tenant], state: GpuState) -> tuple[int, ...]:
+    """Return the positions of these among the GPU's tenants. On an equal GPU the same position may be another VM's."""
     return tuple(number for number, tenant in enumerate(state.tenants) if tenant in tenants)
 
 
-@_once_for_alike
+@_cached_for_equal_gpus
 def range_beside(state: GpuState, profile: str, vm: str, catalog: Catalog) -> Slots | None:
     """Return the least and the most room for the profile next to the running vGPUs and what the plan surely adds to the
     GPU; None if the GPU is of another model."""
     if may_run(state.gpu, profile, catalog) is False:
         return None
     running = replace(state, tenants=tuple(t for t in state.tenants if t.awaited is None and t.vm != vm))
-    counted = [tenant for tenant in state.tenants if tenant.awaited is not None or tenant.vm == vm]
-    occupied_state = running.with_tenants(*_certain_takers(counted, running, profile, catalog))
+    planned = [tenant for tenant in state.tenants if tenant.awaited is not None or tenant.vm == vm]
+    occupied_state = running.with_tenants(*_certain_takers(planned, running, profile, catalog))
     return range_of_room(occupied_state, profile, catalog)
 
 
-def _certain_takers(counted: Iterable[Tenant], state: GpuState, profile: str, catalog: Catalog) -> list[Tenant]:
+def _certain_takers(planned: Iterable[Tenant], state: GpuState, profile: str, catalog: Catalog) -> list[Tenant]:
     """Return the tenants of the plan that take room for this profile however the running vGPUs lie on the GPU.
 
     A vGPU of the profile itself takes a slot, or there is no slot left anyway. A vGPU of another profile may find no
     room although the profile has some.
     """
-    surely = []
-    for tenant in counted:
+    certain_takers = []
+    for tenant in planned:
         fits = tenant.profile == profile or room_for(state, tenant.profile, catalog).at_least
         if tenant.certain and fits:
-            surely.append(tenant)
+            certain_takers.append(tenant)
             state = state.with_tenants(tenant)
-    return surely
+    return certain_takers
 
 
-def _in_the_plan(state: GpuState, vm: str) -> Iterator[tuple[str, list[Tenant]]]:
+def _planned_tenants(state: GpuState, vm: str) -> Iterator[tuple[str, list[Tenant]]]:
     """Yield the vGPUs that the plan counts on the GPU although they do not run yet, with words for the VMs they are
     for."""
     for awaited in Awaited:
@@ -192,7 +198,7 @@ def _in_the_plan(state: GpuState, vm: str) -> Iterator[tuple[str, list[Tenant]]]
         yield "this VM's first vGPUs", own_tenants
 
 
-def _slots_of(profile: str, room: Slots) -> str:
+def _describe_slots(profile: str, room: Slots) -> str:
     if room.at_most is None:
         return f"its room for {profile} is"
     count = str(room.at_most) if room.exact else f"{room.at_least} to {room.at_most}"
@@ -232,7 +238,7 @@ def host_order(states: Iterable[GpuState], host: Host, catalog: Catalog) -> list
     """
 
     # The first number separates GPUs in different modes, the second orders those in the same mode.
-    def key(state: GpuState) -> tuple[int, int]:
+    def preference(state: GpuState) -> tuple[int, int]:
         match state.gpu.vgpu_mode:
             case VgpuMode.MULTI_INSTANCE:
                 return (2, 0)
@@ -243,11 +249,11 @@ def host_order(states: Iterable[GpuState], host: Host, catalog: Catalog) -> list
             case _:
                 return (0, len({tenant.name for tenant in state.tenants}))
 
-    return sorted(states, key=lambda state: (*key(state), state.gpu.address))
+    return sorted(states, key=lambda state: (*preference(state), state.gpu.address))
 
 
 def used_mib(state: GpuState, catalog: Catalog) -> int:
-    """Frame buffer that the vGPUs on the GPU hold, as far as the catalogue knows them."""
+    """Return the frame buffer (MiB) that the vGPUs on the GPU hold, as far as the catalogue knows them."""
     profiles = (catalog.profile(tenant.profile) for tenant in state.tenants)
     return sum(profile.framebuffer_mib for profile in profiles if profile is not None)
 
@@ -272,7 +278,8 @@ def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Invento
     if demand.address in addresses:
         return ""
     address_list = ", ".join(str(address) for address in sorted(addresses)) or "none"
-    return Rejection(subject, f"is not a passthrough device of this host (it has: {address_list})")
+    hint = f"choose one of its devices, or switch passthrough on for {demand.address} on the host"
+    return Rejection(subject, f"is not a passthrough device of this host (it has: {address_list})", hint=hint)
 
 
 def _refuse_held(subject: str, holder: str, inventory: Inventory) -> Rejection:
@@ -282,7 +289,8 @@ def _refuse_held(subject: str, holder: str, inventory: Inventory) -> Rejection:
         case None:
             return Rejection(subject, f"is held by {name}, which runs", hint=f"stop {name}, or choose another device")
         case Awaited.RETURN:
-            return Rejection(subject, f"is kept for {name}", hint="choose another device, or --suspended ignore")
+            hint = "choose another device, or use --suspended ignore"
+            return Rejection(subject, f"is kept for the return of {name}", hint=hint)
         case Awaited.REQUEST:
             return Rejection(subject, f"is taken by {name}, an earlier request", hint="choose another device")
 
@@ -302,8 +310,8 @@ def _refuse_inactive(gpu: PhysicalGpu | OtherDevice, host: Host, subject: str) -
         return Rejection(subject, "cannot be passed through (the host reports that it is not capable)")
     hint = "switch passthrough on for it on the host; vGPUs can then no longer use it"
     if isinstance(gpu, OtherDevice):
-        on = command("host passthrough on", device=str(gpu.address), host=hosts_called(host.name))
-        hint = f"{on} gives it to VMs"
+        switch_on = command("host passthrough on", device=str(gpu.address), host=hosts_called(host.name))
+        hint = f"{switch_on} makes it available to VMs"
     return Rejection(subject, "is not switched to passthrough", hint=hint)
 
 

@@ -39,8 +39,8 @@ from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.vm_demand import KeepFree, KeptProfile, Wanted, WantsVgpu
 
-_NONE: Final = Slots(0, 0)
-_MOST: Final = 128
+_NO_SLOTS: Final = Slots(0, 0)
+_MAX_VGPUS_PER_GPU: Final = 128
 """No GPU has more vGPUs than this; it stands for an unknown number."""
 
 
@@ -71,7 +71,7 @@ def reserved_in(host: Host, inventory: Inventory) -> tuple[ProfileCapacity, ...]
     """Return the vGPU profiles of which some are reserved in the host's cluster and not used yet."""
     if inventory.reservations is None:
         return ()
-    capacities = inventory.reservations.in_place(_place(host))
+    capacities = inventory.reservations.in_place(_cluster_or_host_ref(host))
     return tuple(capacity for capacity in capacities if capacity.unused_reservation)
 
 
@@ -80,7 +80,9 @@ def devices_reserved_in(host: Host, inventory: Inventory) -> tuple[DeviceCapacit
     if inventory.reservations is None:
         return ()
     return tuple(
-        capacity for capacity in inventory.reservations.devices_in(_place(host)) if capacity.unused_reservation
+        capacity
+        for capacity in inventory.reservations.devices_in(_cluster_or_host_ref(host))
+        if capacity.unused_reservation
     )
 
 
@@ -93,41 +95,41 @@ def reserved_left(
     hosts: Iterable[Host], before: Inventory, after: Inventory, catalog: Catalog
 ) -> Iterator[ReservedLeft]:
     """Yield what remains in the clusters of these hosts, for a plan that leads from one snapshot to the other."""
-    one_host_per_place = {_place(host): host for host in hosts}
+    one_host_per_place = {_cluster_or_host_ref(host): host for host in hosts}
     for host in one_host_per_place.values():
         where = place_name(host, before)
         for vgpus in reserved_in(host, before):
-            free_before, free_after = (remaining(vgpus, world, catalog).at_least for world in (before, after))
+            free_before, free_after = (remaining(vgpus, snapshot, catalog).at_least for snapshot in (before, after))
             yield ReservedLeft(vgpus.profile, where, vgpus.unused_reservation, free_before, free_after)
         for devices in devices_reserved_in(host, before):
-            free_before, free_after = (devices_remaining(devices, world) for world in (before, after))
+            free_before, free_after = (devices_remaining(devices, snapshot) for snapshot in (before, after))
             yield ReservedLeft(devices.name, where, devices.unused_reservation, free_before, free_after)
 
 
-def remaining(capacity: ProfileCapacity, world: Inventory, catalog: Catalog) -> Slots:
+def remaining(capacity: ProfileCapacity, snapshot: Inventory, catalog: Catalog) -> Slots:
     """Return how many more of the profile could start in that cluster, in a snapshot derived from the one as read.
 
     Example: 5 remain as read. In the plan one GPU changed: it had room for 1 or 2 before, and has room for 0 or 1 now.
     It may have lost 2 (from 2 to 0) or nothing (from 1 to 1): 3 to 5 remain.
     """
-    read, rooms, least, most = world.as_read, Rooms(catalog), capacity.remaining, capacity.remaining
-    for ref, host in world.hosts.items():
-        host_as_read = read.hosts.get(ref)
-        if host_as_read is None or _place(host) != capacity.place:
+    as_read, rooms, least, most = snapshot.as_read, Rooms(catalog), capacity.remaining, capacity.remaining
+    for ref, host in snapshot.hosts.items():
+        host_as_read = as_read.hosts.get(ref)
+        if host_as_read is None or _cluster_or_host_ref(host) != capacity.place:
             continue
-        if host is host_as_read and world.vms_on(host) is read.vms_on(host_as_read):
+        if host is host_as_read and snapshot.vms_on(host) is as_read.vms_on(host_as_read):
             continue
-        states = {state.gpu.address: state for state in gpu_states(host_as_read, read, catalog)}
+        states = {state.gpu.address: state for state in gpu_states(host_as_read, as_read, catalog)}
         slots_lost = 0
-        for now in gpu_states(host, world, catalog):
+        for now in gpu_states(host, snapshot, catalog):
             before = states.get(now.gpu.address)
             if before is not None and before != now:
                 slots_before, slots_now = (_room(capacity.profile, state, rooms) for state in (before, now))
                 slots_lost += _most(slots_before) - slots_now.at_least
                 most += _most(slots_now) - slots_before.at_least
         # The host may choose other GPUs than the plan expects for the VMs that start in it.
-        refs_running_as_read = {vm.ref for vm in read.vms_on(host_as_read) if vm.may_run}
-        started = [vm for vm in world.vms_on(host) if vm.may_run and vm.ref not in refs_running_as_read]
+        refs_running_as_read = {vm.ref for vm in as_read.vms_on(host_as_read) if vm.may_run}
+        started = [vm for vm in snapshot.vms_on(host) if vm.may_run and vm.ref not in refs_running_as_read]
         least -= max(slots_lost, _lost_elsewhere(capacity.profile, started, tuple(states.values()), rooms))
     return Slots(max(0, least), max(0, most))
 
@@ -179,15 +181,15 @@ def _may_go_to(profile: str, pin: PciAddress | None, state: GpuState, rooms: Roo
     return pin in (None, state.gpu.address) and _room(profile, state, rooms).possible
 
 
-def devices_remaining(capacity: DeviceCapacity, world: Inventory) -> int:
+def devices_remaining(capacity: DeviceCapacity, snapshot: Inventory) -> int:
     """Return how many more of the devices could be given in that cluster, in a snapshot derived from that as read."""
-    read, remaining_devices = world.as_read, capacity.remaining
-    for ref, host in world.hosts.items():
-        host_as_read = read.hosts.get(ref)
-        if host_as_read is None or _place(host) != capacity.place:
+    as_read, remaining_devices = snapshot.as_read, capacity.remaining
+    for ref, host in snapshot.hosts.items():
+        host_as_read = as_read.hosts.get(ref)
+        if host_as_read is None or _cluster_or_host_ref(host) != capacity.place:
             continue
-        if host is not host_as_read or world.vms_on(host) is not read.vms_on(host_as_read):
-            remaining_devices += _free(capacity, host, world) - _free(capacity, host_as_read, read)
+        if host is not host_as_read or snapshot.vms_on(host) is not as_read.vms_on(host_as_read):
+            remaining_devices += _free(capacity, host, snapshot) - _free(capacity, host_as_read, as_read)
     return remaining_devices
 
 
@@ -202,17 +204,17 @@ def _free(capacity: DeviceCapacity, host: Host, inventory: Inventory) -> int:
 
 
 def _room(profile: str, state: GpuState, rooms: Rooms) -> Slots:
-    return rooms.on(state, (profile,)).get(profile, _NONE)
+    return rooms.on(state, (profile,)).get(profile, _NO_SLOTS)
 
 
 def _most(slots: Slots) -> int:
-    return _MOST if slots.at_most is None else slots.at_most
+    return _MAX_VGPUS_PER_GPU if slots.at_most is None else slots.at_most
 
 
 def reserved_unknown(host: Host, inventory: Inventory) -> str | None:
     """Return why the reservations in the host's cluster are unknown; None if they are known."""
     reservations = inventory.reservations
-    reason = reservations.why_unknown(_place(host)) if reservations is not None else ""
+    reason = reservations.why_unknown(_cluster_or_host_ref(host)) if reservations is not None else ""
     return f"{place_name(host, inventory)}: what is reserved for others is not known: {reason}" if reason else None
 
 
@@ -229,7 +231,7 @@ def place_name(host: Host, inventory: Inventory) -> str:
     return cluster_name(host, inventory) or host.name
 
 
-def _place(host: Host) -> str:
+def _cluster_or_host_ref(host: Host) -> str:
     return host.cluster or host.ref
 
 
@@ -259,7 +261,7 @@ def _named_twice(profile: str) -> UsageError:
     return UsageError(f"--keep-free names {profile} twice", hint="name each profile once")
 
 
-def once(kept_profiles: Iterable[KeptProfile]) -> tuple[KeptProfile, ...]:
+def require_unique_profiles(kept_profiles: Iterable[KeptProfile]) -> tuple[KeptProfile, ...]:
     """Return the kept profiles, if each profile occurs once. Raises UsageError."""
     by_profile: dict[str, KeptProfile] = {}
     for kept_profile in kept_profiles:
@@ -284,8 +286,8 @@ def kept_counts(keep: KeepFree, before: Inventory, after: Inventory, catalog: Ca
     """Yield the counts of each kept profile in each cluster that had room for it."""
     one_host_per_place: dict[str, Host] = {}
     for host in gpu_hosts(before):
-        one_host_per_place.setdefault(_place(host), host)
-    free_before, free_after = (FreeSlots(world, catalog, keep.claims) for world in (before, after))
+        one_host_per_place.setdefault(_cluster_or_host_ref(host), host)
+    free_before, free_after = (FreeSlots(snapshot, catalog, keep.claims) for snapshot in (before, after))
     for kept_profile in keep.profiles:
         profile = kept_profile.profile
         for host in one_host_per_place.values():
@@ -344,13 +346,13 @@ class FreeSlots:
         return known_count.free
 
     def _count(self, host: Host, profile: str) -> int:
-        world = self.inventory
+        snapshot = self.inventory
         if self.claims:
-            world, _ = with_claims(world, self.catalog, hosts=[host.ref])
-        host_now, rooms = world.hosts[host.ref], Rooms(self.catalog)
-        free = [rooms.on(state, (profile,)) for state in gpu_states(host_now, world, self.catalog)]
+            snapshot, _ = with_claims(snapshot, self.catalog, hosts=[host.ref])
+        host_now, rooms = snapshot.hosts[host.ref], Rooms(self.catalog)
+        free = [rooms.on(state, (profile,)) for state in gpu_states(host_now, snapshot, self.catalog)]
         sure_slots = total_slots([slots[profile] for slots in free if profile in slots])
-        return limit_slots([*bars(host_now, world)], sure_slots).at_least
+        return limit_slots([*bars(host_now, snapshot)], sure_slots).at_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,12 +435,14 @@ class KeptRoom:
             devices=tuple(VgpuDevice(FIRST_DEVICE_KEY + number, demand.profile) for number, demand in enumerate(vgpus)),
             extra_config={pin_key(number): str(seats[demand.ordinal]) for number, demand in enumerate(vgpus)},
         )
-        world = take(running_vm, release(vm, self.inventory), self.catalog)
+        snapshot = take(running_vm, release(vm, self.inventory), self.catalog)
         pins = {pin_key(number): str(demand.pin) for number, demand in enumerate(vgpus) if demand.pin is not None}
-        world = world.with_vm(replace(world.vms[vm.ref], extra_config=pins))  # the host chooses the other GPUs itself
-        holding = world.hosts[host.ref]
+        snapshot = snapshot.with_vm(
+            replace(snapshot.vms[vm.ref], extra_config=pins)
+        )  # the host chooses the other GPUs itself
+        holding = snapshot.hosts[host.ref]
         bindings = (*holding.bindings, *(DeviceBinding(address, vm.ref) for address in whole))
-        return world.with_hosts([replace(holding, bindings=bindings)]) if whole else world
+        return snapshot.with_hosts([replace(holding, bindings=bindings)]) if whole else snapshot
 
 
 def _too_few_free(kept_profile: KeptProfile, free_afterwards: int, host: Host, inventory: Inventory) -> Rejection:

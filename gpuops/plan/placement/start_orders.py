@@ -3,7 +3,7 @@
 Problem: the host puts a vGPU on the first GPU that has room for it, and vCenter does not show where on a GPU the vGPUs
 start. So each start may end in several ways, and each order of starts in others.
 Choice: all ways are followed, and ways that leave the same vGPUs on the GPUs count as one. VMs with the same demands
-are one kind, so that a hundred equal desktops are a count. Beyond `_MOST` ways the result is reported as unproven.
+are one kind, so that a hundred equal desktops are a count. Beyond `_MAX_WAYS` ways the result is reported as unproven.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gpuops.plan.placement.gpu_filters import judge_slots
 from gpuops.plan.placement.seating import in_order_of_seating
 from gpuops.plan.placement.vm_demand import WantsVgpu, demands_of
 
-_MOST: Final = 1000
+_MAX_WAYS: Final = 1000
 """Ways that are followed before the search is given up: a quarter of a second or so."""
 
-_STARTS_A_WAY: Final = 8
+_STARTS_PER_WAY: Final = 8
 """Starts of one vGPU on one GPU that are tried for each way: eight vGPUs on eight GPUs may lie in thousands of ways."""
 
 States = tuple[GpuState, ...]
@@ -46,7 +46,7 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class LateVm:
     """A VM that may find no GPU, and the VMs that come back before it in that case; `unproven` = not all orders were
     tried."""
 
@@ -55,26 +55,29 @@ class Late:
     unproven: bool = False
 
 
-def starts(vm: Vm, states: States, host: Host, catalog: Catalog) -> tuple[tuple[States, ...], bool]:
+def possible_starts(vm: Vm, states: States, host: Host, catalog: Catalog) -> tuple[tuple[States, ...], bool]:
     """Return every way in which the VM's vGPUs may be placed, and whether the VM starts for certain; ((), False) if
     there are more ways than may be followed."""
-    work = _Work(_STARTS_A_WAY * _MOST)
-    followed = _start_ways(kind_of(vm), vm, states, host, catalog, key=key_of, whichever=False, work=work)
-    return ((), False) if followed is None else (tuple(followed[0].values()), followed[1])
+    work = _Work(_STARTS_PER_WAY * _MAX_WAYS)
+    ways_and_certainty = _start_ways(kind_of(vm), vm, states, host, catalog, key=key_of, any_gpu=False, work=work)
+    if ways_and_certainty is None:
+        return (), False
+    ways, certain = ways_and_certainty
+    return tuple(ways.values()), certain
 
 
-def too_late(
-    coming: Sequence[Vm],
+def find_late_vm(
+    coming_vms: Sequence[Vm],
     states: States,
     host: Host,
     catalog: Catalog,
     max_ways: int | None = None,
     *,
-    whichever: bool = False,
-) -> Late | None:
+    any_gpu: bool = False,
+) -> LateVm | None:
     """Return a VM that may find no GPU if these VMs come to the GPUs in any order; None if all always find one.
 
-    At most `max_ways` ways (by default `_MOST`) are followed; with more ways the result is unproven. `whichever`: the
+    At most `max_ways` ways (by default `_MAX_WAYS`) are followed; with more ways the result is unproven. `any_gpu`: the
     host may choose any GPU with room, not only the one that follows from its policy and the addresses. GPUs that are
     alike, and that no vGPU is pinned to, then count as the same.
 
@@ -82,19 +85,20 @@ def too_late(
     24q is late in the order 8q, 24q, 8q.
     """
     vms_by_kind: dict[Kind, list[Vm]] = {}
-    for vm in coming:
+    for vm in coming_vms:
         vms_by_kind.setdefault(kind_of(vm), []).append(vm)
     pins = {demand.pin for kind in vms_by_kind for demand in kind}
-    gpus: dict[PciAddress, object] = {
-        state.gpu.address: state.placement_key("") if whichever and state.gpu.address not in pins else state.gpu.address
+    # What distinguishes a GPU from others: its address, or what equal GPUs have in common.
+    identity_of: dict[PciAddress, object] = {
+        state.gpu.address: state.placement_key("") if any_gpu and state.gpu.address not in pins else state.gpu.address
         for state in states
     }
-    max_ways = _MOST if max_ways is None else max_ways
-    work = _Work(_STARTS_A_WAY * max_ways)
+    max_ways = _MAX_WAYS if max_ways is None else max_ways
+    work = _Work(_STARTS_PER_WAY * max_ways)
 
     def loads(states: States) -> object:
         """Return a key that is equal for states that differ only in which of several like GPUs has which vGPUs."""
-        return frozenset(Counter((gpus[state.gpu.address], *_load(state)) for state in states).items())
+        return frozenset(Counter((identity_of[state.gpu.address], *_load(state)) for state in states).items())
 
     # A depth-first search. A node is the content of the GPUs and how many VMs of each kind have started; VMs of one
     # kind are interchangeable, so their order among each other does not matter.
@@ -106,21 +110,21 @@ def too_late(
             if started[kind] == len(vms):
                 continue
             vm = vms[started[kind]]
-            followed = _start_ways(kind, vm, states, host, catalog, key=loads, whichever=whichever, work=work)
-            if followed is None:
+            ways_and_certainty = _start_ways(kind, vm, states, host, catalog, key=loads, any_gpu=any_gpu, work=work)
+            if ways_and_certainty is None:
                 # The search is given up. No VM is known to be late, and the last one stands for all.
-                return Late(coming[-1], unproven=True)
-            ways, certain = followed
+                return LateVm(coming_vms[-1], unproven=True)
+            ways, certain = ways_and_certainty
             if not certain:
-                earlier_vms = (earlier for alike, vms in vms_by_kind.items() for earlier in vms[: started[alike]])
-                return Late(vm, tuple(earlier_vms))
+                earlier_vms = (vm for kind, vms in vms_by_kind.items() for vm in vms[: started[kind]])
+                return LateVm(vm, tuple(earlier_vms))
             now_started = started + Counter([kind])
             counts = tuple(now_started[other_kind] for other_kind in vms_by_kind)
             new_ways = {(key, counts): way for key, way in ways.items() if (key, counts) not in visited}
             visited.update(new_ways)
             open_nodes += [(way, now_started) for way in new_ways.values()]
         if len(visited) > max_ways:
-            return Late(coming[-1], unproven=True)
+            return LateVm(coming_vms[-1], unproven=True)
     return None
 
 
@@ -136,6 +140,7 @@ def key_of(states: States) -> object:
 
 
 def _load(state: GpuState) -> tuple[object, int]:
+    """Return the vGPUs on the GPU, each as (profile, start), and how many VMs have them."""
     return tuple(sorted((tenant.profile, str(tenant.start)) for tenant in state.tenants)), len(state.vm_names)
 
 
@@ -147,7 +152,7 @@ def _start_ways(
     catalog: Catalog,
     *,
     key: Callable[[States], object],
-    whichever: bool,
+    any_gpu: bool,
     work: _Work,
 ) -> tuple[Mapping[object, States], bool] | None:
     """Return every way in which the VM's vGPUs may be placed, by `key`, and whether all of them find room; None if
@@ -158,13 +163,13 @@ def _start_ways(
         tenant = Tenant(vm.ref, vm.name, demand.profile)
         longer_ways: dict[object, States] = {}
         for way in ways.values():
-            addresses, sure = _choosable_gpus(demand, vm, way, host, catalog, whichever)
+            addresses, sure = _choosable_gpus(demand, vm, way, host, catalog, any_gpu)
             certain = certain and sure
             for address in addresses:
                 if not work.spend():
                     return None
                 # If the host may choose any GPU, it also chooses where on the GPU the vGPU starts.
-                longer_way = _with_vgpu(way, address, tenant, None if whichever else catalog)
+                longer_way = _with_vgpu(way, address, tenant, None if any_gpu else catalog)
                 longer_ways.setdefault(key(longer_way), longer_way)
         ways = longer_ways
     return ways, certain
@@ -181,11 +186,11 @@ def _with_vgpu(states: States, address: PciAddress, tenant: Tenant, catalog: Cat
 
 
 def _choosable_gpus(
-    demand: WantsVgpu, vm: Vm, states: States, host: Host, catalog: Catalog, whichever: bool
+    demand: WantsVgpu, vm: Vm, states: States, host: Host, catalog: Catalog, any_gpu: bool
 ) -> tuple[list[PciAddress], bool]:
     """Return the GPUs that the host may choose for the vGPU, and whether one of them certainly has room.
 
-    With `whichever` these are all GPUs that may have room. Otherwise the list ends with the first that
+    With `any_gpu` these are all GPUs that may have room. Otherwise the list ends with the first that
     certainly has."""
     possible_gpus: list[PciAddress] = []
     certain = False
@@ -194,6 +199,6 @@ def _choosable_gpus(
         if not isinstance(answer, Rejection):
             possible_gpus.append(state.gpu.address)
         certain = certain or answer == ""
-        if certain and not whichever:
+        if certain and not any_gpu:
             break
     return possible_gpus, certain
