@@ -225,7 +225,7 @@ def vm_clone(connection: ConnectionArguments, *, apply: bool, **options: Any) ->
     with site:
         cloning, inventory = clone(request, site, apply=apply)
     reasons = [rejection.line for rejection in cloning.rejections]
-    new, existing = cloning.new, cloning.there
+    new, existing = cloning.new, cloning.existing_vm
     vm = existing or (inventory.vms.get(new.vm) if new is not None else None)
     fields = {
         "changed": new is not None and not reasons,

@@ -15,8 +15,8 @@ from tests.sample import mostly_long
 
 pytestmark = pytest.mark.long
 
-WARNING = "warning: this vCenter speaks API {} and is only read; changes need 8.0.0.0"
-REFUSED = "this vCenter speaks API {} and is only read; changes need 8.0.0.0"
+WARNING = "warning: gpuops only reads this vCenter (API version {}); all changes need 8.0.0.0"
+REFUSED = "gpuops only reads this vCenter (API version {}); all changes need 8.0.0.0"
 NEXT = "update vCenter: gpuops changes version 7.0 as far as its API allows, and only reads older ones"
 Old = Callable[[str], Lab]
 

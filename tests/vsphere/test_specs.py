@@ -97,7 +97,7 @@ def test_a_device_that_is_gone_is_refused_before_anything_is_sent() -> None:
 
 
 def test_fields_newer_than_the_vcenter_are_refused_by_name() -> None:
-    with pytest.raises(Refused, match=r"speaks API 7.0.3.0; a vendor device group needs 8.0.0.1"):
+    with pytest.raises(Refused, match=r"has API version 7.0.3.0; a vendor device group needs 8.0.0.1"):
         wire(VmChange(add=(NewVgpu("grid_a100d-80c"),), device_group="g"), api="7.0.3.0")
     assert "vgpu" in wire(VmChange(add=(NewVgpu("grid_a100d-80c"),)), api="7.0.3.0")
 

@@ -241,13 +241,13 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     outcome, after = _execute_clone(planned.new, order, before, site)
     # the inventory decides, not the outcome: after a lost reply, the clone may exist without a known task
     try:
-        new_vm = request.planned(after, folder).there
+        new_vm = request.planned(after, folder).existing_vm
     except VmNotFound:
         new_vm = None
     if new_vm is None:
         raise creation_error(request.vm, outcome)
     after = _with_devices(new_vm.ref, after, site)
-    return replace(planned, there=after.vm(new_vm.ref)), after
+    return replace(planned, existing_vm=after.vm(new_vm.ref)), after
 
 
 def _execute_clone(new: CloneVm, order: str, before: Inventory, site: Site) -> tuple[Outcome | None, Inventory]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gpuops.errors import report_exit_code
 from gpuops.extras.clusters.cluster_members import MarkedVm
 from gpuops.extras.clusters.cluster_plan import ClusterPlan
-from gpuops.plan.core.plan import Rejection, said_once
+from gpuops.plan.core.plan import Rejection, summarize_similar
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ClusterRemoved:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Return a line for each reason to refuse the removal, with its next move."""
-        return tuple(rejection.line for rejection in said_once(self.rejections))
+        return tuple(rejection.line for rejection in summarize_similar(self.rejections))
 
     @property
     def changed(self) -> bool:

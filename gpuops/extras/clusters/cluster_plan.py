@@ -35,7 +35,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, pins_of
 from gpuops.model.workloads.cluster import MARKER_KEY, Arrangement, ClusterMarker, ClusterWish, LatencyLevel, RdmaKind
-from gpuops.plan.core.plan import Plan, Rejection, Wave, said_once
+from gpuops.plan.core.plan import Plan, Rejection, Wave, summarize_similar
 from gpuops.plan.core.privileges import too_old
 from gpuops.plan.core.steps import NEW_VM, CloneVm, NewCard, PowerOnVm, ReconfigureVm, SetVmDrs, Step
 from gpuops.plan.hosts.pvrdma import Prerequisite
@@ -130,12 +130,12 @@ def refused_once(rejections: Sequence[Rejection]) -> tuple[Rejection, ...]:
     because others may follow from it: a switch without RDMA also has no VMkernel adapter for it.
     """
     if not rejections or rejections[0].rule != ROOM:
-        return said_once(rejections)
+        return summarize_similar(rejections)
     room_refusal, *host_refusals = rejections
     first_refusals: dict[str, Rejection] = {}  # by host
     for refusal in host_refusals:
         first_refusals.setdefault(refusal.subject, refusal)
-    reasons = said_once(first_refusals.values())
+    reasons = summarize_similar(first_refusals.values())
     if host_refusals and not any(refusal.rule.startswith(_TAKES) for refusal in host_refusals):
         hints = dict.fromkeys(refusal.hint for refusal in reasons)
         groups = ([refusal for refusal in reasons if refusal.hint == hint] for hint in hints)

@@ -44,7 +44,7 @@ from gpuops.model.guests.guest import CommandEnd, RunningCommand
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import Member, RdmaKind, TrainingCluster
-from gpuops.plan.core.plan import Outcome, Verdict, said_once
+from gpuops.plan.core.plan import Outcome, Verdict, summarize_similar
 from gpuops.plan.core.steps import RunClusterProgram
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _measure(
             RunWish(command, transport=transport, limit_s=wish.limit_s, ssh_port=wish.ssh_port), first_nodes, run_id
         )
         if plan.launch is None:
-            return replace(cell, why_not="; ".join(map(str, said_once(plan.rejections))))
+            return replace(cell, why_not="; ".join(map(str, summarize_similar(plan.rejections))))
         launch = plan.launch
         lines += launch.command_lines
     assert launch is not None, "there is a size"
@@ -221,7 +221,7 @@ def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
     work = guest_work(site.vcenter)
     # a plan that is never started: it checks the guests, and its launch is used to look for the programs
     launch_plan = plan_launch(RunWish(("true",)), _part(cluster, max(wish.nodes)), secrets.token_hex(8))
-    reasons = said_once(_guest_access_rejections(cluster, site) or launch_plan.rejections)
+    reasons = summarize_similar(_guest_access_rejections(cluster, site) or launch_plan.rejections)
     if reasons or launch_plan.launch is None:
         raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
     with used_alone(site, cluster, "cluster bench") as lease:

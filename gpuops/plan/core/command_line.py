@@ -51,7 +51,7 @@ VmName = Annotated[str, Option("Name, path, moid:vm-42 or uuid:...", "VM", Names
 GpusOfHosts = Annotated[
     tuple[str, ...], Option("Only this GPU of each host: 0000:86:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES)
 ]
-HostPattern = Annotated[str | None, Option("Hosts named so (esx-0*).", "HOST", Names.HOSTS)]
+HostPattern = Annotated[str | None, Option("Hosts whose name matches: esx-0*.", "HOST", Names.HOSTS)]
 ClusterName = Annotated[str | None, Option("The hosts of this cluster.", "NAME", Names.CLUSTERS)]
 
 

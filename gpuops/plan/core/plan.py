@@ -70,12 +70,12 @@ _HOLDERS: Final = re.compile(r"; held by [^:;]*")
 _NUMBER: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d+")
 
 
-def said_once(rejections: Iterable[Rejection]) -> tuple[Rejection, ...]:
+def summarize_similar(rejections: Iterable[Rejection]) -> tuple[Rejection, ...]:
     """Return one rejection for each group of similar ones, with all subjects and the hint of the first.
 
     The rejection with the most subjects comes first; otherwise the order is kept.
 
-    >>> [str(rejection) for rejection in said_once(Rejection(f"esx-{n}", "has no link") for n in range(1, 6))]
+    >>> [str(rejection) for rejection in summarize_similar(Rejection(f"esx-{n}", "has no link") for n in range(1, 6))]
     ['esx-1, esx-2, esx-3 and 2 more: has no link']
     """
     groups: dict[str, list[Rejection]] = {}
@@ -83,16 +83,17 @@ def said_once(rejections: Iterable[Rejection]) -> tuple[Rejection, ...]:
         # reasons that differ only in names and numbers are similar
         without_names = _HOLDERS.sub("", rejection.reason.replace(rejection.subject, ""))
         groups.setdefault(_NUMBER.sub("N", without_names), []).append(rejection)
-    return tuple(_summarize(alike) for alike in sorted(groups.values(), key=len, reverse=True))
+    return tuple(_summarize_group(group) for group in sorted(groups.values(), key=len, reverse=True))
 
 
-def _summarize(alike: Sequence[Rejection]) -> Rejection:
-    first, subjects = alike[0], list(dict.fromkeys(rejection.subject for rejection in alike))
-    if all(rejection.reason == first.reason for rejection in alike):
-        return replace(first, subject=some_names(subjects))
-    further_subjects = [subject for subject in subjects if subject != first.subject]
-    also = f"also {some_names(further_subjects)}" if further_subjects else f"also {len(alike) - 1} more"
-    return Rejection(first.subject, f"{first.reason} ({also})", hint=first.hint)
+def _summarize_group(group: Sequence[Rejection]) -> Rejection:
+    """Return one rejection for all: with all subjects if the reasons are equal, else with the first reason."""
+    example, subjects = group[0], list(dict.fromkeys(rejection.subject for rejection in group))
+    if all(rejection.reason == example.reason for rejection in group):
+        return replace(example, subject=some_names(subjects))
+    further_subjects = [subject for subject in subjects if subject != example.subject]
+    also = f"also {some_names(further_subjects)}" if further_subjects else f"also {len(group) - 1} more"
+    return Rejection(example.subject, f"{example.reason} ({also})", hint=example.hint)
 
 
 def some_names(names: Sequence[str], most: int = 3) -> str:

@@ -29,11 +29,11 @@ class Scope:
         if self.cluster is not None and self.cluster not in (host.cluster, cluster_name(host, inventory)):
             return Rejection(host.name, f"is not in cluster {self.cluster}")
         if self.host is not None and not _is_named(host, self.host):
-            return Rejection(host.name, f"its name does not fit {self.host}")
+            return Rejection(host.name, f"its name does not match {self.host}")
         if self.tag and host.tags is None:
             return Rejection(host.name, "its tags were not read, so --tag cannot be checked")
         missing = [tag for tag in self.tag if tag not in (host.tags or ())]
-        return Rejection(host.name, f"does not carry the tag {', '.join(missing)}") if missing else None
+        return Rejection(host.name, f"does not have the tag {', '.join(missing)}") if missing else None
 
     def hosts(self, inventory: Inventory) -> tuple[Host, ...]:
         """Return the selected hosts with GPUs, sorted by name: equally good hosts are chosen in this order."""

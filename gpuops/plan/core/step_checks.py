@@ -166,17 +166,18 @@ def _settings_done(change: VmChange, vm: Vm) -> bool:
 
 
 GONE: Final = "is gone from vCenter"
-STATE_LOST: Final = "is powered off: its suspended state was discarded by somebody else; not booted in its place"
-POWER_UNKNOWN: Final = "its power state cannot be read: a power-off might discard what its guest holds"
-STATE_KEPT: Final = "is suspended: {} would discard what its guest holds"
-NOT_MADE: Final = "is not the VM that was made: it is left as it is"
-NOT_OFF: Final = "is not off: it is left as it is"
+STATE_LOST: Final = "is powered off: somebody else discarded its suspended state, so gpuops does not power it on"
+POWER_UNKNOWN: Final = "its power state cannot be read: a power-off might discard the guest's memory"
+STATE_KEPT: Final = "is suspended: {} would discard the guest's memory"
+NOT_MADE: Final = "is not the VM that gpuops created (its name or notes differ): gpuops does not change it"
+NOT_OFF: Final = "is not powered off: gpuops does not remove it"
 
 
 def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | None = None) -> str | None:
     """Return why this step must not be sent now; None = it may be sent.
 
     `idle`: the rule by which the VM of the step is idle; without it, no desktop is suspended.
+    `planned`: the snapshot of the plan; `now`: the one that was read just before.
     Source of the power-off rule: vSphere API, VirtualMachine.PowerOffVM_Task (a suspended VM loses its state).
     """
     if isinstance(step, CreationStep):
@@ -227,6 +228,7 @@ def _another_vm(vm: Vm, before: Vm | None) -> str | None:
 
 
 def _not_running(step: PowerOffVm | ShutDownGuest | RunInGuest, vm: Vm) -> str | None:
+    """Return why a step for a running VM must not be sent: the VM is suspended, or may be."""
     if isinstance(step, RunInGuest):
         return "is suspended: no program runs in it" if vm.power is PowerState.SUSPENDED else None
     if vm.power is None and isinstance(step, PowerOffVm):  # a request to the guest does no harm, a power-off might
@@ -235,6 +237,7 @@ def _not_running(step: PowerOffVm | ShutDownGuest | RunInGuest, vm: Vm) -> str |
 
 
 def _not_removable(step: RemovalStep, vm: Vm) -> str | None:
+    """Return why the VM must not be removed: it may not be the one that gpuops created, or it may run."""
     if vm.name != step.name:
         return NOT_MADE
     return NOT_OFF if isinstance(step, RemoveVm) and vm.power is not PowerState.OFF else None
@@ -276,7 +279,7 @@ def as_it_is_now(step: Step, now: Inventory) -> Step:
     return step
 
 
-_OTHERS = "{} changed by somebody else meanwhile"
+_CHANGED_ELSEWHERE = "{} changed by somebody else since the plan was made"
 
 
 def host_satisfied(step: HostStep, host: Host) -> bool:
@@ -324,11 +327,12 @@ def host_objection(step: HostStep, host: Host) -> str | None:
         case ConfigureModule(before=options):
             if settings.module_options is None:
                 return "its module options cannot be read"
-            return None if settings.module_options == options else _OTHERS.format("its module options were")
+            return None if settings.module_options == options else _CHANGED_ELSEWHERE.format("its module options were")
         case ConfigureGraphics(before=graphics):
             if settings.graphics is None:
                 return "its graphics configuration cannot be read"
-            return None if settings.graphics == graphics else _OTHERS.format("its graphics configuration was")
+            is_unchanged = settings.graphics == graphics
+            return None if is_unchanged else _CHANGED_ELSEWHERE.format("its graphics configuration was")
         case ConfigurePassthrough():
             return None if settings.passthrough is not None else "its passthrough devices cannot be read"
         case ConfigureModes(devices=changes):
@@ -336,7 +340,7 @@ def host_objection(step: HostStep, host: Host) -> str | None:
             if any(modes.get(change.address) is None for change in changes):
                 return "the modes of its devices cannot be read"
             is_changed_elsewhere = any(modes[change.address] not in (change.before, change.after) for change in changes)
-            return _OTHERS.format("a mode was") if is_changed_elsewhere else None
+            return _CHANGED_ELSEWHERE.format("the mode of a device was") if is_changed_elsewhere else None
         case ConfigureMig():
             return None if settings.mig is not None else "its nvidia-smi does not answer"
         case _:

@@ -14,6 +14,8 @@ Release = tuple[int, int, int]
 
 NEWEST: Final = 21
 """Virtual hardware of ESXi 8.0 Update 2 and 3; also used if the release of a host is unknown."""
+_BEFORE_6_5: Final = 11
+"""Virtual hardware of ESXi 6.0, the oldest release that gpuops reads."""
 
 _HARDWARE: Final[tuple[tuple[Release, int], ...]] = (
     ((8, 0, 2), NEWEST),
@@ -39,21 +41,21 @@ def hardware_on(version: str | None) -> int:
     numbers = release(version)
     if numbers is None:
         return NEWEST
-    return next((hardware for since, hardware in _HARDWARE if numbers >= since), 11)
+    return next((hardware for since, hardware in _HARDWARE if numbers >= since), _BEFORE_6_5)
 
 
 CHANGED_SINCE: Final = "8.0.0.0"
 """The API version that supports all changes. On 7.0, gpuops makes only those that its API supports."""
-_OLDEST_CHANGED: Final = (7,)
+_OLDEST_CHANGEABLE: Final = (7,)
 TOO_OLD_NEXT: Final = "update vCenter: gpuops changes version 7.0 as far as its API allows, and only reads older ones"
 
 
 def why_only_read(api_version: str) -> str | None:
     """Return why gpuops does not change a vCenter of this API version; None = it does."""
-    have = version_numbers(api_version)
-    if not have or have >= _OLDEST_CHANGED:
+    present = version_numbers(api_version)
+    if not present or present >= _OLDEST_CHANGEABLE:
         return None
-    return f"this vCenter speaks API {api_version} and is only read; changes need {CHANGED_SINCE}"
+    return f"gpuops only reads this vCenter (API version {api_version}); all changes need {CHANGED_SINCE}"
 
 
 DYNAMIC: Final = "7.0.0.0", "Dynamic DirectPath I/O"
@@ -74,10 +76,10 @@ def unsupported_option(
 ) -> str | None:
     """Return a refusal of the first requested option that this API version does not support; None = all are."""
     checks = ((dynamic, DYNAMIC), (label, LABEL), (group, GROUP), (numa_cores, NUMA_CORES), (device_node, DEVICE_NODE))
-    have = version_numbers(api_version)
+    present = version_numbers(api_version)
     for is_requested, (since, option_text) in checks:
-        if is_requested and have < version_numbers(since):
-            return f"this vCenter speaks API {api_version}; {option_text} needs {since}"
+        if is_requested and present < version_numbers(since):
+            return f"this vCenter has API version {api_version}; {option_text} needs {since}"
     return None
 
 

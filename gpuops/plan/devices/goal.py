@@ -53,7 +53,7 @@ class Goal:
     edited: tuple[tuple[int, str], ...] = ()
     """(device key, new profile)."""
     device_group: str | None = None
-    asked: tuple[int, ...] = ()
+    requested_keys: tuple[int, ...] = ()
     """Keys of the kept devices that the request asks for."""
 
     @property
@@ -81,21 +81,21 @@ def vgpus(vm: Vm, profile: str, count: int | None, old: Sequence[GpuDevice]) -> 
     same = [d for d in devices if isinstance(d, VgpuDevice) and d.profile == profile and d not in old]
     total = max(1, len(same) + len(old)) if count is None else count
     # A member of a device group cannot leave it by an edit: it is removed, and a new device is added.
-    single = [device for device in old if isinstance(device, VgpuDevice) and device.group is None]
-    edited = single[: max(0, total - len(same))]
-    keys = {device.key for device in edited}
-    removed = [*(device for device in old if device.key not in keys), *same[total:]]
+    editable = [device for device in old if isinstance(device, VgpuDevice) and device.group is None]
+    edited = editable[: max(0, total - len(same))]
+    edited_keys = {device.key for device in edited}
+    removed = [*(device for device in old if device.key not in edited_keys), *same[total:]]
     removed_keys = {device.key for device in removed}
     return Goal(
         kept=tuple(
-            replace(device, profile=profile) if isinstance(device, VgpuDevice) and device.key in keys else device
+            replace(device, profile=profile) if isinstance(device, VgpuDevice) and device.key in edited_keys else device
             for device in devices
             if device.key not in removed_keys
         ),
         add=(NewVgpu(profile),) * max(0, total - len(same) - len(edited)),
         removed=tuple(removed),
         edited=tuple((device.key, profile) for device in edited),
-        asked=(*keys, *(device.key for device in same if device.key not in removed_keys)),
+        requested_keys=(*edited_keys, *(device.key for device in same if device.key not in removed_keys)),
     )
 
 
@@ -103,19 +103,19 @@ def with_devices(vm: Vm, requested: Iterable[NewDevice], old: Sequence[GpuDevice
     """Return the goal of the VM's devices without the `old` ones and with these, unless the VM already has them."""
     remaining = tuple(device for device in vm.devices or () if device not in old)
     # devices that may count as requested ones; members of a device group, present or requested, do not
-    free = [device for device in remaining if group_of(device) is None and group is None]
+    unmatched = [device for device in remaining if group_of(device) is None and group is None]
     add, matching_keys = [], []
     for device in requested:
-        existing = next((candidate for candidate in free if signature(candidate) == signature(device)), None)
+        existing = next((candidate for candidate in unmatched if signature(candidate) == signature(device)), None)
         if existing is None:
             add.append(device)
         else:
-            free.remove(existing)
+            unmatched.remove(existing)
             matching_keys.append(existing.key)
-    return Goal(remaining, tuple(add), tuple(old), device_group=group, asked=tuple(matching_keys))
+    return Goal(remaining, tuple(add), tuple(old), device_group=group, requested_keys=tuple(matching_keys))
 
 
-def without(vm: Vm, devices: Iterable[GpuDevice]) -> Goal:
+def goal_without(vm: Vm, devices: Iterable[GpuDevice]) -> Goal:
     """Return the goal of the VM's devices without these."""
     removed = tuple(devices)
     return Goal(tuple(device for device in vm.devices or () if device not in removed), removed=removed)
@@ -142,22 +142,22 @@ def devices_named(text: str, vm: Vm) -> tuple[GpuDevice, ...]:
 def broken_groups(vm: Vm, goal: Goal) -> tuple[Rejection, ...]:
     """Return the device groups that the goal would break up: their members can only be added and removed together
     (vSphere API, deviceGroups)."""
-    keys = {device.key for device in goal.removed}
+    removed_keys = {device.key for device in goal.removed}
     rejections = []
     for number in sorted({group for device in vm.devices or () if (group := group_of(device)) is not None}):
         members = [device for device in vm.devices or () if group_of(device) == number]
-        removed_members = [device for device in members if device.key in keys]
+        removed_members = [device for device in members if device.key in removed_keys]
         if 0 < len(removed_members) < len(members):
             member_names = ", ".join(signature(device) for device in members)
             rule = f"device group of {len(members)} ({member_names}) can only be removed as a whole"
-            hint = "use gpuops detach --device-group NAME to remove the group"
+            hint = "remove the complete group with gpuops detach --device-group NAME"
             rejections.append(Rejection(vm.name, rule, len(members), len(removed_members), "devices", hint))
     return tuple(rejections)
 
 
 def other_gpus(goal: Goal) -> tuple[GpuDevice, ...]:
     """Return the GPU devices that stay although the request does not ask for them."""
-    return tuple(device for device in goal.kept if is_gpu(device) and device.key not in goal.asked)
+    return tuple(device for device in goal.kept if is_gpu(device) and device.key not in goal.requested_keys)
 
 
 def only_requested(goal: Goal) -> Goal:
@@ -168,7 +168,7 @@ def only_requested(goal: Goal) -> Goal:
 
 
 def group_of(device: GpuDevice) -> int | None:
-    """The key of the device group that the device belongs to."""
+    """Return the key of the device group that the device belongs to; None = it belongs to no group."""
     return None if isinstance(device, OtherPassthrough) else device.group
 
 
@@ -207,8 +207,8 @@ def entry_mismatch(device: DirectPathDevice, host: Host) -> str | None:
         return None if host.device(device.address) is not None else f"{host.name} has no device at {device.address}"
     entry_type, target_type = (device.vendor_id, device.device_id), (target.vendor_id, target.device_id)
     if entry_type != target_type:
-        written, actual = pci_types([entry_type]), pci_types([target_type])
-        return f"its entry for {device.address} names {written}, and the device there is {actual}"
+        named_type, actual_type = pci_types([entry_type]), pci_types([target_type])
+        return f"its entry for {device.address} names {named_type}, and the device there is {actual_type}"
     if device.system_id and target.system_id and device.system_id.lower() != target.system_id.lower():
         return f"its entry for {device.address} has the system id of another host than {host.name}"
     return None
@@ -233,7 +233,7 @@ def entries_to_replace(vm: Vm, host: Host | None, addresses: Iterable[PciAddress
     return tuple(device for device, _ in find_stale_entries(vm, host) if device.address in requested)
 
 
-Answer = Goal | tuple[Rejection, ...]
+GoalOrRejections = Goal | tuple[Rejection, ...]
 
 
 def profile_meant(text: str, vm: Vm, host: Host | None, inventory: Inventory, catalog: Catalog) -> str:
@@ -277,7 +277,9 @@ def profiles_to_keep(texts: Iterable[str], inventory: Inventory, catalog: Catalo
     return require_unique_profiles(resolved)
 
 
-def device_goal(vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old: Sequence[GpuDevice]) -> Answer:
+def device_goal(
+    vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old: Sequence[GpuDevice]
+) -> GoalOrRejections:
     """Return the devices at these addresses; what their backings carry is filled in when the host is chosen.
 
     An entry that the VM has for such an address and that its host refuses at power-on is replaced by a new one.
@@ -294,7 +296,7 @@ def device_goal(vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old:
 
 def dynamic_goal(
     vm: Vm, types: Sequence[str], label: str | None, count: int | None, hosts: Sequence[Host], old: Sequence[GpuDevice]
-) -> Answer:
+) -> GoalOrRejections:
     """Return the goal of `count` devices of these types in total; without types, of all types with the label on these
     hosts.
 
@@ -325,11 +327,11 @@ def dynamic_goal(
         kept=tuple(device for device in vm.devices or () if device not in removed),
         add=(new_device,) * max(0, total - len(same)),
         removed=removed,
-        asked=tuple(device.key for device in same[:total]),
+        requested_keys=tuple(device.key for device in same[:total]),
     )
 
 
-def group_goal(vm: Vm, name: str, hosts: Iterable[Host], old: Sequence[GpuDevice]) -> Answer:
+def group_goal(vm: Vm, name: str, hosts: Iterable[Host], old: Sequence[GpuDevice]) -> GoalOrRejections:
     """Return the goal with all devices of the vendor device group, which are not added if the VM already has them."""
     groups = [group for host in hosts for group in groups_of(host) if group.name == name]
     if not groups:
@@ -342,11 +344,11 @@ def group_goal(vm: Vm, name: str, hosts: Iterable[Host], old: Sequence[GpuDevice
         return (Rejection(vm.name, f"device group {name} has members that gpuops cannot add ({kinds})"),)
     existing_members = _same_group(vm, members)
     if existing_members:
-        return replace(with_devices(vm, (), old), asked=tuple(device.key for device in existing_members))
+        return replace(with_devices(vm, (), old), requested_keys=tuple(device.key for device in existing_members))
     return with_devices(vm, members, old, group=name)
 
 
-def with_backings(goal: Goal, host: Host) -> Answer:
+def with_backings(goal: Goal, host: Host) -> GoalOrRejections:
     """Return the goal with the fields of static backings as the host reports them (vSphere API, QueryConfigTarget)."""
     targets = {target.address: target for target in host.config_target.passthrough} if host.config_target else {}
     add: list[NewDevice] = []
@@ -358,8 +360,8 @@ def with_backings(goal: Goal, host: Host) -> Answer:
             backing = NewDirectPath(target.address, target.name, target.system_id, target.vendor_id, target.device_id)
             add.append(replace(backing, sequence_id=device.sequence_id))
         else:
-            why = "is not offered by the host" if host.config_target else "was not looked up: read the host again"
-            missing.append(Rejection(f"{host.name} {device.address}", f"its system id {why}"))
+            rule = "the host does not offer it for passthrough" if host.config_target else "its system id was not read"
+            missing.append(Rejection(f"{host.name} {device.address}", rule, hint="gpuops inventory shows its state"))
     return tuple(missing) or replace(goal, add=tuple(add))
 
 
@@ -412,8 +414,8 @@ def group_members(group: DeviceGroup) -> tuple[list[NewDevice], list[str]]:
         if member.kind == "nvidiaVgpu" and member.profile is not None:
             devices.append(NewVgpu(member.profile, sequence_id=member.sequence_id))
         elif member.kind == "pciPassthru" and member.vendor_id is not None and member.device_id is not None:
-            pci_type_of_member = (member.vendor_id, member.device_id)
-            devices.append(NewDynamic((pci_type_of_member,), sequence_id=member.sequence_id))
+            member_type = (member.vendor_id, member.device_id)
+            devices.append(NewDynamic((member_type,), sequence_id=member.sequence_id))
         else:
             unknown_kinds.append(member.kind)
     return devices, unknown_kinds

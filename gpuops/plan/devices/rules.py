@@ -79,7 +79,7 @@ def mmio_for(devices: Iterable[GpuDevice | NewDevice], host: Host | None, catalo
 
 
 def needs_large_bar(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> bool | None:
-    """Whether the device maps a large BAR into the VM, which needs 64-bit MMIO and EFI firmware; None = unknown."""
+    """Return whether the device maps a large BAR into the VM: that needs 64-bit MMIO and EFI. None = unknown."""
     board = board_of(device, host, catalog)
     if board is not None and board.short_name in SMALL_BAR:
         return False
@@ -179,7 +179,7 @@ class Case:
     vm: Vm
     devices: tuple[GpuDevice | NewDevice, ...]
     grouped: bool
-    """Some of the devices come as a vendor device group."""
+    """Whether some of the devices are requested as a vendor device group."""
     host: Host | None
     catalog: Catalog
 
@@ -188,7 +188,7 @@ class Case:
         return tuple(device.profile for device in self.devices if isinstance(device, VgpuDevice | NewVgpu))
 
     @property
-    def whole(self) -> tuple[GpuDevice | NewDevice, ...]:
+    def whole_devices(self) -> tuple[GpuDevice | NewDevice, ...]:
         """Devices given to the VM as a whole, by DirectPath I/O or Dynamic DirectPath I/O."""
         return tuple(device for device in self.devices if not isinstance(device, VgpuDevice | NewVgpu))
 
@@ -204,20 +204,20 @@ def efi_firmware(case: Case) -> Iterator[Finding]:
     name, firmware = case.vm.name, case.vm.firmware
     if not case.devices or firmware is Firmware.EFI:
         return
-    large: list[str] = []
-    unknown: list[str] = []
+    need_efi: list[str] = []
+    may_need_efi: list[str] = []
     for device in case.devices:
         is_large = needs_large_bar(device, case.host, case.catalog)
         if is_large is not False:
-            (large if is_large else unknown).append(signature(device))
-    if large and firmware is Firmware.BIOS:
+            (need_efi if is_large else may_need_efi).append(signature(device))
+    if need_efi and firmware is Firmware.BIOS:
         hint = "a guest installed under BIOS does not start under EFI: prepare another VM with EFI firmware"
-        yield Rejection(name, f"firmware for {large[0]}", "EFI", "BIOS", hint=hint)
-    elif large:
-        rule = f"its firmware cannot be read, and {large[0]} needs EFI"
+        yield Rejection(name, f"firmware for {need_efi[0]}", "EFI", "BIOS", hint=hint)
+    elif need_efi:
+        rule = f"its firmware cannot be read, and {need_efi[0]} needs EFI"
         yield Rejection(name, rule, hint=READ_VM)
-    elif unknown and firmware is Firmware.BIOS:
-        yield f"{name} has BIOS firmware, and whether {unknown[0]} needs EFI is not known"
+    elif may_need_efi and firmware is Firmware.BIOS:
+        yield f"{name} has BIOS firmware, and whether {may_need_efi[0]} needs EFI is not known"
     elif firmware is Firmware.BIOS:
         yield f"{name} has BIOS firmware: enough for these devices, not for C-series profiles or whole GPUs"
 
@@ -260,18 +260,18 @@ def no_snapshots(case: Case) -> Iterator[Finding]:
     count = case.vm.snapshots
     if count == 0:
         return
-    has = "its snapshots cannot be read" if count is None else f"has {count} snapshot{'s' if count > 1 else ''}"
+    has_text = "its snapshots cannot be read" if count is None else f"has {count} snapshot{'s' if count > 1 else ''}"
     hint = "delete its snapshots, then try again"
-    if case.whole:
-        yield Rejection(case.vm.name, f"{has}; a VM with DirectPath I/O can have none", hint=hint)
+    if case.whole_devices:
+        yield Rejection(case.vm.name, f"{has_text}; a VM with DirectPath I/O can have none", hint=hint)
     for profile in dict.fromkeys(case.profiles):
         offered = case.host.offers(profile) if case.host else None
         if offered is None:
             continue
         if offered.disk_snapshot is False:
-            yield Rejection(case.vm.name, f"{has}; {profile} allows none on this host", hint=hint)
+            yield Rejection(case.vm.name, f"{has_text}; {profile} allows none on this host", hint=hint)
         elif offered.disk_snapshot is None or offered.memory_snapshot is not True:
-            yield f"{case.vm.name} {has}: reverting to one with memory may fail with {profile}"
+            yield f"{case.vm.name} {has_text}: reverting to one with memory may fail with {profile}"
 
 
 def several_vgpus(case: Case) -> Iterator[Finding]:
@@ -293,11 +293,12 @@ def several_vgpus(case: Case) -> Iterator[Finding]:
             continue
         if facts.max_per_vm is not None and count > facts.max_per_vm:
             yield Rejection(case.vm.name, f"vGPUs allowed in one VM with {profile}", count, facts.max_per_vm)
-        whole = board.is_whole(facts)
-        if board.multi_vgpu is MultiVgpu.FULL_FRAMEBUFFER and not whole:
-            yield Rejection(case.vm.name, f"several vGPUs on {board.name} are whole-GPU profiles; {profile} is not")
-        elif case.release is not None and case.release < (8,) and not whole:
-            yield Rejection(case.vm.name, f"several vGPUs on ESXi {version} are whole-GPU profiles; {profile} is not")
+        is_whole_gpu = board.is_whole(facts)
+        needs_whole = "several vGPUs in one VM must have whole-GPU profiles"
+        if board.multi_vgpu is MultiVgpu.FULL_FRAMEBUFFER and not is_whole_gpu:
+            yield Rejection(case.vm.name, f"{needs_whole} on {board.name}; {profile} is smaller")
+        elif case.release is not None and case.release < (8,) and not is_whole_gpu:
+            yield Rejection(case.vm.name, f"{needs_whole} on ESXi {version}; {profile} is smaller")
     limit = _vgpu_limit(case.release)
     if limit is not None and count > limit:
         yield Rejection(case.vm.name, f"vGPUs that ESXi {version} allows in one VM", count, limit)
@@ -314,31 +315,35 @@ def one_model(case: Case) -> Iterator[Finding]:
 
 
 def device_count(case: Case) -> Iterator[Finding]:
-    """Passthrough devices of one VM by virtual hardware (VMware configuration maximums)."""
+    """Limit the passthrough devices of one VM by its virtual hardware (VMware configuration maximums)."""
     version = case.vm.hardware_version
     if version is None:
         return
-    limit = 16 if version < 20 else 32 if case.release is None or case.release < (8, 0, 1) else 64
+    limit = 16
+    if version >= 20:
+        # 32 on ESXi 8.0 before Update 1 or on an unknown release, else 64
+        limit = 32 if case.release is None or case.release < (8, 0, 1) else 64
     if len(case.devices) > limit:
         yield Rejection(case.vm.name, f"passthrough devices that vmx-{version} allows", len(case.devices), limit)
 
 
 def no_nested_virtualization(case: Case) -> Iterator[Finding]:
-    """A VM that exposes hardware virtualisation to its guest has no vGPU and no passthrough (Broadcom KB 437651)."""
+    """Refuse a VM that exposes hardware virtualisation to its guest: it can have no vGPU and no passthrough device
+    (Broadcom KB 437651)."""
     if case.devices and case.vm.nested_virtualization:
         hint = 'turn off "Expose hardware assisted virtualization to the guest OS" (vSphere Client, Edit Settings, CPU)'
         rule = "exposes hardware virtualization to its guest, which excludes vGPUs and passthrough (Broadcom KB 437651)"
         yield Rejection(case.vm.name, rule, hint=hint)
 
 
-def nothing_lost(case: Case) -> Iterator[Finding]:
+def warn_of_whole_device(case: Case) -> Iterator[Finding]:
     """Warn of what a VM can no longer do with a whole device (VMware vSphere docs, DirectPath I/O)."""
-    whole = [device for device in case.whole if isinstance(device, NewDevice)]
-    if whole:
-        yield f"with {signature(whole[0])} {case.vm.name} cannot be suspended, snapshotted or moved while it runs"
+    new_devices = [device for device in case.whole_devices if isinstance(device, NewDevice)]
+    if new_devices:
+        yield f"with {signature(new_devices[0])} {case.vm.name} cannot be suspended, snapshotted or moved while it runs"
 
 
-def checked_less(case: Case) -> Iterator[Finding]:
+def warn_of_unknown_profile(case: Case) -> Iterator[Finding]:
     for profile in dict.fromkeys(case.profiles):
         if case.catalog.profile(profile) is None:
             yield f"{profile} is not in the catalogue: its size, its count per GPU and its GPU model are not checked"
@@ -353,8 +358,8 @@ RULES: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
     one_model,
     device_count,
     no_nested_virtualization,
-    nothing_lost,
-    checked_less,
+    warn_of_whole_device,
+    warn_of_unknown_profile,
 )
 START_RULES: Final = (
     efi_firmware,
@@ -381,6 +386,7 @@ def findings(case: Case) -> tuple[tuple[Rejection, ...], tuple[str, ...]]:
 
 
 def _vgpu_limit(esxi_release: Release | None) -> int | None:
+    """Return how many vGPUs one VM may have on this release; None = unknown."""
     if esxi_release is None:
         return None
     if esxi_release < (6, 7):

@@ -57,7 +57,7 @@ def read(vm: Vm) -> Baseline | None:
         baseline = from_stored(Baseline, fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return baseline if version == _VERSION and _sound(baseline) else None
+    return baseline if version == _VERSION and _has_valid_types(baseline) else None
 
 
 def write(baseline: Baseline) -> str:
@@ -66,17 +66,17 @@ def write(baseline: Baseline) -> str:
     return json.dumps({"v": _VERSION, **fields}, sort_keys=True, separators=(",", ":"))
 
 
-def kept_with(vm: Vm, change: VmChange) -> VmChange:
+def with_baseline(vm: Vm, change: VmChange) -> VmChange:
     """Return the change, extended so that it also stores the settings it changes. Stored settings stay as they are."""
     old, new = read(vm), _current_settings(vm, change)
     if old is None or new == Baseline():
         # Nothing to keep, or a text that gpuops did not write and must not overwrite.
         return change
     merged = Baseline(
-        memory_locked=_first(old.memory_locked, new.memory_locked),
-        memory_reservation_mib=_first(old.memory_reservation_mib, new.memory_reservation_mib),
-        cpu_hot_add=_first(old.cpu_hot_add, new.cpu_hot_add),
-        cores_per_numa_node=_first(old.cores_per_numa_node, new.cores_per_numa_node),
+        memory_locked=_stored_or_new(old.memory_locked, new.memory_locked),
+        memory_reservation_mib=_stored_or_new(old.memory_reservation_mib, new.memory_reservation_mib),
+        cpu_hot_add=_stored_or_new(old.cpu_hot_add, new.cpu_hot_add),
+        cores_per_numa_node=_stored_or_new(old.cores_per_numa_node, new.cores_per_numa_node),
         extra_config={**new.extra_config, **old.extra_config},
     )
     return change if merged == old else replace(change, extra_config={**change.extra_config, KEY: write(merged)})
@@ -92,18 +92,18 @@ def restore_settings(vm: Vm, *, memory_too: bool) -> VmChange:
     if baseline is None:
         return VmChange()
     extra_config = vm.extra_config or {}
-    # an empty text removes a key, so below a missing key equals an empty text
-    keys = {**baseline.extra_config, KEY: ""}
+    # An empty text removes a key. So below, a key that the VM does not have equals an empty text.
+    old_config = {**baseline.extra_config, KEY: ""}
     reservation_mib = baseline.memory_reservation_mib
     if reservation_mib is not None and vm.memory_mib is not None:
         # The VM may have been given less memory since: a reservation above its size is refused.
         reservation_mib = min(reservation_mib, vm.memory_mib)
     return VmChange(
-        extra_config={key: setting for key, setting in keys.items() if extra_config.get(key, "") != setting},
-        memory_locked=_if_other(baseline.memory_locked, vm.memory_locked) if memory_too else None,
-        memory_reservation_mib=_if_other(reservation_mib, vm.memory_reservation_mib) if memory_too else None,
-        cpu_hot_add=_if_other(baseline.cpu_hot_add, vm.cpu_hot_add),
-        cores_per_numa_node=_if_other(baseline.cores_per_numa_node, vm.cores_per_numa_node),
+        extra_config={key: text for key, text in old_config.items() if extra_config.get(key, "") != text},
+        memory_locked=_none_if_equal(baseline.memory_locked, vm.memory_locked) if memory_too else None,
+        memory_reservation_mib=_none_if_equal(reservation_mib, vm.memory_reservation_mib) if memory_too else None,
+        cpu_hot_add=_none_if_equal(baseline.cpu_hot_add, vm.cpu_hot_add),
+        cores_per_numa_node=_none_if_equal(baseline.cores_per_numa_node, vm.cores_per_numa_node),
     )
 
 
@@ -123,15 +123,15 @@ def _current_settings(vm: Vm, change: VmChange) -> Baseline:
     )
 
 
-def _first(old: _Setting | None, new: _Setting | None) -> _Setting | None:
-    return new if old is None else old
+def _stored_or_new(stored: _Setting | None, new: _Setting | None) -> _Setting | None:
+    return new if stored is None else stored
 
 
-def _if_other(before: _Setting | None, now: _Setting | None) -> _Setting | None:
+def _none_if_equal(before: _Setting | None, now: _Setting | None) -> _Setting | None:
     return None if before == now else before
 
 
-def _sound(baseline: Baseline) -> bool:
+def _has_valid_types(baseline: Baseline) -> bool:
     return (
         isinstance(baseline.memory_locked, _BOOLEAN)
         and isinstance(baseline.memory_reservation_mib, _INTEGER)
@@ -174,7 +174,7 @@ def change_of(fitting: Fitting) -> VmChange:
     # Do not overwrite a coresPerNumaNode that an admin set.
     sized_by_admin = vm.cores_per_numa_node != 0
     change = VmChange(
-        add=tuple(_on_node(ordinal, device, fitting) for ordinal, device in goal.numbered_additions),
+        add=tuple(_with_numa_node(ordinal, device, fitting) for ordinal, device in goal.numbered_additions),
         remove=tuple(device.key for device in goal.removed),
         replace_profile=goal.edited,
         device_group=goal.device_group,
@@ -184,7 +184,7 @@ def change_of(fitting: Fitting) -> VmChange:
         cores_per_numa_node=None if sized_by_admin else _virtual_cores(vm, placement, fitting.numa),
         devices_after=None if goal.unchanged else signatures(goal.devices),
     )
-    return kept_with(vm, change)
+    return with_baseline(vm, change)
 
 
 def warnings_of(fitting: Fitting) -> tuple[str, ...]:
@@ -192,17 +192,17 @@ def warnings_of(fitting: Fitting) -> tuple[str, ...]:
     vm, placement = fitting.vm, fitting.placement
     own_host = placement.host if not fitting.moved else None
     replaced = [reason for device, reason in find_stale_entries(vm, own_host) if device in fitting.goal.removed]
-    warnings = [f"{vm.name}: {reason}: it is replaced" for reason in replaced]
+    warnings = [f"{vm.name}: {reason}: gpuops replaces the entry" for reason in replaced]
     unknown = mmio_for(fitting.goal.devices, placement.host, fitting.catalog).unknown
     if unknown:
-        warnings.append(f"the MMIO space for {', '.join(unknown)} is not known: it is left as it is")
+        warnings.append(f"the MMIO space that {', '.join(unknown)} needs is not known: gpuops does not change it")
     if fitting.numa is NumaPolicy.REQUIRED:
         warnings.append(numa_binding_text([vm.name], nodes_of(placement)))
     if placement.numa_nodes:  # the VM is larger than a NUMA node: the warning describes how it is spread over nodes
         warnings.append(numa_spread_text(vm, placement, fitting.numa))
     if fitting.moved and (vm.extra_config or {}).get(AFFINITY_KEY) and fitting.numa is not NumaPolicy.REQUIRED:
         new_place = f"now {nodes_of(placement)}" if placement.local_nodes else "removed"
-        warnings.append(f"{AFFINITY_KEY} was for the old host: it is {new_place}")
+        warnings.append(f"{AFFINITY_KEY} of {vm.name} was for the old host: it is {new_place}")
     if vm.cpu_hot_add is None and fitting.numa is not NumaPolicy.NONE:
         warnings.append(
             f"CPU hot-add of {vm.name} cannot be read and is left as it is; if it is on, the guest sees no vNUMA"
@@ -211,7 +211,7 @@ def warnings_of(fitting: Fitting) -> tuple[str, ...]:
 
 
 def nodes_of(placement: Placement) -> str:
-    """`NUMA node 0 of esx-01`, `NUMA nodes 0, 1 of esx-01`."""
+    """Return the VM's NUMA nodes as text: `NUMA node 0 of esx-01`, `NUMA nodes 0, 1 of esx-01`."""
     nodes = placement.local_nodes
     return f"NUMA node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))} of {placement.host.name}"
 
@@ -220,26 +220,28 @@ def numa_binding_text(names: Sequence[str], where: str) -> str:
     """Describe what binding VMs to NUMA nodes costs (VMware vSphere Resource Management, NUMA node affinity)."""
     return (
         f"{AFFINITY_KEY} binds {', '.join(names)} to {where}: ESXi no longer balances it over nodes, memory beyond the "
-        "node is remote, and the number means another place on another host, which neither DRS nor vMotion looks at"
+        "node is remote, and DRS and vMotion ignore that the same number is another node on another host"
     )
 
 
 def numa_spread_text(vm: Vm, placement: Placement, numa: NumaPolicy) -> str:
     """Describe how a VM that is larger than a NUMA node is spread over nodes."""
-    count, gpus = len(placement.numa_nodes), f"its GPUs are on {nodes_of(placement)}"
-    cores, wide = _virtual_cores(vm, placement, numa), f"{vm.name} is wider than a NUMA node"
+    node_count, gpu_text = len(placement.numa_nodes), f"its GPUs are on {nodes_of(placement)}"
+    cores, size_text = _virtual_cores(vm, placement, numa), f"{vm.name} is wider than a NUMA node"
     if cores is not None:
-        return f"{wide}: coresPerNumaNode {cores} shows the guest {count} nodes, {gpus}"
-    if vm.vcpus is None or vm.vcpus % count:
-        return f"{wide}; {vm.vcpus} vCPUs do not divide by {count}: its vNUMA is left to ESXi"
+        return f"{size_text}: coresPerNumaNode {cores} shows the guest {node_count} nodes, {gpu_text}"
+    if vm.vcpus is None or vm.vcpus % node_count:
+        return f"{size_text}; {vm.vcpus} vCPUs do not divide by {node_count}, so ESXi chooses its vNUMA"
     if not _has_vnuma(vm):
-        has = "unknown" if vm.hardware_version is None else f"vmx-{vm.hardware_version}"
-        return f"{wide}; coresPerNumaNode needs vmx-{VNUMA_HARDWARE}, it has {has}: its vNUMA is left to ESXi, {gpus}"
+        version = "an unknown version" if vm.hardware_version is None else f"vmx-{vm.hardware_version}"
+        needed = f"coresPerNumaNode needs vmx-{VNUMA_HARDWARE}, and it has {version}"
+        return f"{size_text}; {needed}, so ESXi chooses its vNUMA; {gpu_text}"
     current = "cannot be read" if vm.cores_per_numa_node is None else f"is set to {vm.cores_per_numa_node}"
-    return f"{wide}; its coresPerNumaNode {current} and stays, {vm.vcpus // count} would show its {count} nodes; {gpus}"
+    node_text = f"{vm.vcpus // node_count} would show its {node_count} nodes"
+    return f"{size_text}; its coresPerNumaNode {current} and is not changed, {node_text}; {gpu_text}"
 
 
-def _on_node(ordinal: int, device: NewDevice, fitting: Fitting) -> NewDevice:
+def _with_numa_node(ordinal: int, device: NewDevice, fitting: Fitting) -> NewDevice:
     """Assign a new vGPU to the virtual NUMA node that is on the physical node of its GPU."""
     cores = _virtual_cores(fitting.vm, fitting.placement, fitting.numa)
     if not isinstance(device, NewVgpu) or cores is None:

@@ -350,7 +350,7 @@ class Defrag:
     profile: Annotated[str | None, Option("Free slots of this vGPU profile: a40-24q.", "NAME", Names.PROFILES)] = None
     """None = whole GPUs, that nothing runs on."""
     max_moves: Annotated[
-        int | None, Option("No more moves than these; default: all that free something.", "N", least=0)
+        int | None, Option("Plan at most N moves; default: all that free something.", "N", least=0)
     ] = None
     budget: Annotated[
         int | None,
@@ -364,9 +364,9 @@ class Defrag:
         PinPolicy.AUTO
     )
     cluster: Annotated[str | None, Option("Only hosts of this cluster.", "NAME", Names.CLUSTERS)] = None
-    host: Annotated[str | None, Option("Only hosts named so: esx-0*. No VM goes elsewhere.", "HOST", Names.HOSTS)] = (
-        None
-    )
+    host: Annotated[
+        str | None, Option("Only hosts whose name matches: esx-0*. No VM moves to another host.", "HOST", Names.HOSTS)
+    ] = None
 
     def __post_init__(self) -> None:
         """Check the options, and convert `pin` from text. Raises UsageError."""

@@ -35,11 +35,11 @@ from gpuops.plan.placement.vm_demand import (
 def explain_gpus(needs: Wanted, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Choice]:
     """Yield a line for each GPU of the host and each kind of device that the VM needs: the room, or the refusal with
     its numbers."""
-    kinds = _one_demand_per_kind(needs)
-    whole_device_demands = [demand for demand in kinds if not isinstance(demand, WantsVgpu)]
+    distinct_demands = _one_demand_per_kind(needs)
+    whole_device_demands = [demand for demand in distinct_demands if not isinstance(demand, WantsVgpu)]
     for state in gpu_states(host, inventory, catalog):
         subject = f"{host.name} {state.gpu.address}"
-        for demand in kinds:
+        for demand in distinct_demands:
             if isinstance(demand, WantsVgpu):
                 # The VM is placed anew, so what it holds itself counts as free.
                 verdict = judge_slot(state.without(needs.vm.ref), demand, needs.vm, host, catalog)
@@ -57,7 +57,7 @@ def explain_gpus(needs: Wanted, host: Host, inventory: Inventory, catalog: Catal
 
 
 def _one_demand_per_kind(needs: Wanted) -> tuple[Demand, ...]:
-    """One demand of each kind, so that a VM with eight equal vGPUs gets one line for each GPU."""
+    """Return one demand of each kind, so that a VM with eight equal vGPUs gets one line for each GPU."""
     kinds: dict[object, Demand] = {}
     for demand in needs.demands:
         match demand:
@@ -82,14 +82,15 @@ def _judge_whole_gpu(
     return judge_device(WantsDirectPath(demand.ordinal, gpu.address), needs.vm, host, inventory)
 
 
-def _as_choice(subject: str, answer: Rejection | str, room: str) -> Choice:
-    if isinstance(answer, Rejection):
-        return Choice(subject, chosen=False, reason=answer.reason)
-    return Choice(subject, chosen=False, reason=f"{room}, but {answer}" if answer else room, feasible=True)
+def _as_choice(subject: str, doubt_or_rejection: Rejection | str, room: str) -> Choice:
+    if isinstance(doubt_or_rejection, Rejection):
+        return Choice(subject, chosen=False, reason=doubt_or_rejection.reason)
+    reason = f"{room}, but {doubt_or_rejection}" if doubt_or_rejection else room
+    return Choice(subject, chosen=False, reason=reason, feasible=True)
 
 
 def remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
-    """Yield what is missing on the NUMA nodes of the VM's GPUs, as warnings, if locality is only preferred."""
+    """Yield a warning for each core or memory shortage on the NUMA nodes of the VM's GPUs, if locality is preferred."""
     if numa is not NumaPolicy.PREFERRED or placement.local_nodes:
         return  # the memory of a VM that is bound to nodes is on these nodes
     gpus = [gpu for address in placement.seats.values() if (gpu := placement.host.device(address)) is not None]
@@ -101,8 +102,8 @@ def remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inv
         yield f"the GPUs of {vm.name} are on NUMA nodes {', '.join(map(str, sorted(nodes, key=str)))}"
     for node in placement.host.numa_nodes:
         if node.id in nodes:
-            short = node_shortages(vm, node, placement.host, inventory)
-            yield from (f"{rejection}: the rest is remote" for rejection in short)
+            shortages = node_shortages(vm, node, placement.host, inventory)
+            yield from (f"{rejection}: the rest is remote" for rejection in shortages)
 
 
 def warn_of_remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
@@ -116,11 +117,12 @@ def warn_of_remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, invent
     # Each node that the VM is bound to holds an equal part of its memory, rounded up.
     host, needed_mib = placement.host, -(-vm.memory_mib // len(placement.local_nodes))
     for node in (node for node in host.numa_nodes if node.id in placement.local_nodes):
-        least = surely_free_memory_mib(node, vm, host, inventory)
-        if needed_mib > least:
-            most = free_memory_mib(node, vm, host, inventory)
+        least_mib = surely_free_memory_mib(node, vm, host, inventory)
+        if needed_mib > least_mib:
+            most_mib = free_memory_mib(node, vm, host, inventory)
+            free_text = f"{least_mib} to {most_mib} there"
             yield (
-                f"{host.name} numa{node.id}: memory beside the GPU: needs {needed_mib} MiB, {least} to {most} there: "
+                f"{host.name} numa{node.id}: memory beside the GPU: needs {needed_mib} MiB, {free_text}: "
                 "VMs that run on this host are bound to no node and may have the rest"
             )
 
@@ -138,11 +140,12 @@ def as_device_group(vm: Vm, placement: Placement, inventory: Inventory, catalog:
         return any(may_run(state.gpu, profile, catalog) is not False for profile in profiles)
 
     states = [state for state in gpu_states(placement.host, inventory, catalog) if may_join(state)]
-    busy = sum(bool(state.tenants or state.unclear) for state in states)
+    busy_count = sum(bool(state.tenants or state.unclear) for state in states)
     # It does not matter which GPUs are joined if all are free, or if the group needs all of them.
-    if not busy or len(states) <= len(vm.devices or ()):
+    if not busy_count or len(states) <= len(vm.devices or ()):
         return replace(placement, pins={})
-    doubt = f"{placement.host.name}: vCenter does not report which of its GPUs are joined; {busy} of them are in use"
+    busy = f"{busy_count} of its GPUs {'is' if busy_count == 1 else 'are'} in use"
+    doubt = f"{placement.host.name}: {busy}, and vCenter does not report which GPUs are joined"
     return replace(placement, pins={}, doubts=(*placement.doubts, doubt))
 
 
@@ -150,14 +153,14 @@ def find_displaced_vms(vm: Vm, host: Host, inventory: Inventory, catalog: Catalo
     """Return the VMs of the host, off or suspended, that could start now and could not once this VM runs."""
     # Only the VMs of this host are copied from step to step: a fleet has thousands of others.
     other_vms = [other_vm for other_vm in inventory.vms_on(host) if other_vm.ref != vm.ref]
-    local = replace(inventory, vms={other_vm.ref: other_vm for other_vm in other_vms})
+    host_only = replace(inventory, vms={other_vm.ref: other_vm for other_vm in other_vms})
     stopped = [other_vm for other_vm in other_vms if other_vm.power in (PowerState.OFF, PowerState.SUSPENDED)]
     waiting = [stopped_vm for stopped_vm in stopped if stopped_vm.devices and not stopped_vm.template]
     # Suspended ones first: they come back, and those that are off may never start again.
     waiting.sort(key=lambda waiting_vm: (waiting_vm.power is not PowerState.SUSPENDED, waiting_vm.name))
-    startable_now = _startable(waiting, local, catalog)
+    startable_now = _startable(waiting, host_only, catalog)
     running = replace(vm, host=host.ref, power=PowerState.ON)
-    startable_then = _startable(waiting, take(running, local, catalog), catalog)
+    startable_then = _startable(waiting, take(running, host_only, catalog), catalog)
     displaced = startable_now - startable_then
     return tuple(waiting_vm for waiting_vm in waiting if waiting_vm.ref in displaced)
 

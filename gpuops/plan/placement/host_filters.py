@@ -45,15 +45,15 @@ def node_shortages(vm: Vm, node: NumaNode, host: Host, inventory: Inventory) -> 
     if vm.memory_mib is None:
         rejections.append(Rejection(vm.name, "its memory size cannot be read", hint=READ_VM))
     elif vm.memory_mib > memory_mib:
-        bound = {neighbour.awaited for neighbour in inventory.vms_on(host) if _holds_memory_of(node, neighbour, vm)}
-        holders_text = " and ".join(awaited.value for awaited in Awaited if awaited in bound)
+        holders = {neighbour.awaited for neighbour in inventory.vms_on(host) if _holds_memory_of(node, neighbour, vm)}
+        holders_text = " and ".join(awaited.value for awaited in Awaited if awaited in holders)
         rule = "memory beside the GPU" + (f", without that of {holders_text}" if holders_text else "")
         rejections.append(Rejection(subject, rule, vm.memory_mib, memory_mib, "MiB", short_of=Shortage.MEMORY))
     return tuple(rejections)
 
 
 def cores_of(node: NumaNode, host: Host) -> int:
-    """Physical cores of a node: its logical CPUs, without the second thread of each core where the host has them."""
+    """Return the physical cores of a node: its logical CPUs, without the second threads of hyper-threaded cores."""
     if not host.cpu_cores or not host.cpu_threads:
         return node.logical_cpus
     return node.logical_cpus * host.cpu_cores // host.cpu_threads
@@ -80,12 +80,12 @@ def free_cores(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
 def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
     """Return the memory of a node less the reservations of VMs that are bound to it and not surely powered off. vCenter
     does not show what unbound VMs use of the node."""
-    bound = sum(
-        -(-(neighbour.most_reserved_mib or 0) // len(nodes))
-        for neighbour in inventory.vms_on(host)
-        if _holds_memory_of(node, neighbour, vm) and (nodes := _bound_nodes(neighbour))
-    )
-    return node.memory_mib - bound
+    reserved_mib = 0
+    for neighbour in inventory.vms_on(host):
+        if _holds_memory_of(node, neighbour, vm):
+            # a VM has an equal part of its memory on each node that it is bound to, rounded up
+            reserved_mib += -(-(neighbour.most_reserved_mib or 0) // len(_bound_nodes(neighbour)))
+    return node.memory_mib - reserved_mib
 
 
 def _holds_memory_of(node: NumaNode, neighbour: Vm, vm: Vm) -> bool:
@@ -95,14 +95,15 @@ def _holds_memory_of(node: NumaNode, neighbour: Vm, vm: Vm) -> bool:
 
 def surely_free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
     """Return the memory of a node that is free even if all VMs that may use the node have all their memory on it."""
-    claims = [
-        neighbour.most_reserved_mib
-        for neighbour in inventory.vms_on(host)
-        if neighbour.ref != vm.ref
-        and neighbour.may_run
-        and str(node.id) in (_bound_nodes(neighbour) or (str(node.id),))
-    ]
-    return 0 if None in claims else max(0, node.memory_mib - sum(claim for claim in claims if claim is not None))
+    free_mib = node.memory_mib
+    for neighbour in inventory.vms_on(host):
+        # a VM that is bound to no node may use this one
+        may_use_node = str(node.id) in (_bound_nodes(neighbour) or (str(node.id),))
+        if neighbour.ref != vm.ref and neighbour.may_run and may_use_node:
+            if neighbour.most_reserved_mib is None:
+                return 0
+            free_mib -= neighbour.most_reserved_mib
+    return max(0, free_mib)
 
 
 def unreserved_mhz(host: Host, vm: Vm, inventory: Inventory) -> int | None:
@@ -134,26 +135,26 @@ def surely_unreserved_mib(host: Host, vm: Vm, inventory: Inventory) -> int | Non
     """Return the memory of the host, in MiB, that no other VM can have reserved; None = unknown. A VM reserves at most
     its memory size."""
     free_mib = unreserved_mib(host, vm, inventory)
-    claims = [neighbour.most_reserved_mib for neighbour in _with_unknown_claim(host, vm, inventory)]
-    if free_mib is None or None in claims:
+    claims_mib = [neighbour.most_reserved_mib for neighbour in _with_unknown_reservation(host, vm, inventory)]
+    if free_mib is None or None in claims_mib:
         return None
-    return free_mib - sum(claim for claim in claims if claim is not None)
+    return free_mib - sum(claim_mib for claim_mib in claims_mib if claim_mib is not None)
 
 
 def memory_doubt(vm: Vm, host: Host, inventory: Inventory) -> str:
     """Return why it is uncertain whether the host can reserve the VM's memory; empty if it surely can or cannot."""
     free_mib = unreserved_mib(host, vm, inventory)
-    unknown_claims = _with_unknown_claim(host, vm, inventory)
-    if not unknown_claims or free_mib is None or vm.memory_mib is None:
+    unclear_vms = _with_unknown_reservation(host, vm, inventory)
+    if not unclear_vms or free_mib is None or vm.memory_mib is None:
         return ""
     sure_mib = surely_unreserved_mib(host, vm, inventory)
     if sure_mib is not None and vm.memory_mib <= sure_mib:
         return ""
-    names = some_names(sorted(neighbour.name for neighbour in unknown_claims))
-    return f"{host.name}: what {names} may reserve cannot be read: the memory may not be there"
+    names = some_names(sorted(neighbour.name for neighbour in unclear_vms))
+    return f"{host.name}: the memory reservation of {names} cannot be read: too little memory may be free"
 
 
-def _with_unknown_claim(host: Host, vm: Vm, inventory: Inventory) -> list[Vm]:
+def _with_unknown_reservation(host: Host, vm: Vm, inventory: Inventory) -> list[Vm]:
     """Return the other VMs of the host that may reserve an unknown amount of memory."""
     other_vms = [neighbour for neighbour in inventory.vms_on(host) if neighbour.ref != vm.ref]
     return [
@@ -170,7 +171,7 @@ def node_of(seats: Iterable[int | None]) -> int | None:
 
 
 def affinity(nodes: Iterable[int]) -> str:
-    """The value of `numa.nodeAffinity` that names these nodes."""
+    """Return the value of `numa.nodeAffinity` that names these nodes."""
     return ",".join(map(str, nodes))
 
 
@@ -250,8 +251,8 @@ def refuse_without_cpu(needs: Wanted, host: Host, inventory: Inventory) -> Rejec
 def _reserving(needs: Wanted, host: Host, inventory: Inventory) -> str:
     """Name the VMs whose reservations on the host are counted: those that run, and those that the plan adds."""
     awaited_kinds = {vm.awaited for vm in inventory.vms_on(host) if vm.ref != needs.vm.ref}
-    first, *further = ("running VMs", *(awaited.value for awaited in Awaited if awaited in awaited_kinds))
-    return " and ".join((", ".join((first, *further[:-1])), *further[-1:]))
+    names = ["running VMs", *(awaited.value for awaited in Awaited if awaited in awaited_kinds)]
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def refuse_too_many_vcpus(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
@@ -331,7 +332,7 @@ MOVE_FILTERS: Final[tuple[HostFilter, ...]] = (refuse_unseen_files, refuse_leavi
 
 
 def refusals(needs: Wanted, host: Host, inventory: Inventory) -> tuple[Rejection, ...]:
-    """Every reason why the host cannot take the VM, except those of its GPUs."""
+    """Return every reason why the host cannot take the VM, except those of its GPUs."""
     answers = (host_filter(needs, host, inventory) for host_filter in HOST_FILTERS)
     return tuple(rejection for rejection in answers if rejection is not None)
 
@@ -389,8 +390,8 @@ class Headroom:
             hint = "it starts no VM until another host fails; choose another host"
             return Rejection(host.name, f"is a failover host of HA in cluster {cluster.name}", hint=hint)
         if cluster.ref not in self._refusals:
-            short = (_short(resource, self.vm, cluster, self.inventory) for resource in _RESOURCES)
-            self._refusals[cluster.ref] = next((rejection for rejection in short if rejection is not None), None)
+            shortages = (_ha_shortage(resource, self.vm, cluster, self.inventory) for resource in _RESOURCES)
+            self._refusals[cluster.ref] = next((rejection for rejection in shortages if rejection is not None), None)
         return self._refusals[cluster.ref]
 
 
@@ -401,12 +402,13 @@ class _Resource:
     name: str
     unit: str
     amount_of: Callable[[Host], int | None]
-    """Of a host; None = unknown."""
+    """How much a host has; None = unknown."""
     reserved_by: Callable[[Vm], int | None]
-    """By a running VM. Unknown counts as 0, so that HA is only said to refuse what it surely refuses."""
+    """How much a running VM reserves. Unknown counts as 0: HA then surely refuses what is refused here."""
     requested_by: Callable[[Vm], int | None]
-    """By the VM that is to start."""
+    """How much the VM that is to start reserves."""
     percent: Callable[[AdmissionControl], int | None]
+    """The percentage that HA keeps free; None = HA uses no percentages."""
     shortage: Shortage | None = None
 
 
@@ -431,7 +433,7 @@ _RESOURCES: Final = (
 )
 
 
-def _short(resource: _Resource, vm: Vm, cluster: Cluster, inventory: Inventory) -> Rejection | None:
+def _ha_shortage(resource: _Resource, vm: Vm, cluster: Cluster, inventory: Inventory) -> Rejection | None:
     """Return why the cluster is short of the resource, counting the reservations of running VMs, of this VM, and what
     HA keeps free. None = it has enough, or the size of a host is unknown.
 
@@ -444,7 +446,7 @@ def _short(resource: _Resource, vm: Vm, cluster: Cluster, inventory: Inventory) 
         return None
     # HA keeps free a percentage, or as much as the largest hosts have, for as many hosts as may fail.
     admission = cluster.admission
-    assert admission is not None, "asked only where HA admits"
+    assert admission is not None, "only called for clusters with HA admission control"
     by_percent = sum(known_sizes) * (resource.percent(admission) or 0) // 100
     by_hosts = sum(known_sizes[-admission.failover_level :]) if admission.failover_level else 0
     kept_free = max(by_percent, by_hosts)
@@ -455,8 +457,8 @@ def _short(resource: _Resource, vm: Vm, cluster: Cluster, inventory: Inventory) 
     free = max(0, sum(known_sizes) - kept_free - sum(resource.reserved_by(other_vm) or 0 for other_vm in running))
     if requested <= free:
         return None
-    counted = {other_vm.awaited for other_vm in running}
-    also_counted = "".join(f", and {awaited.value}" for awaited in Awaited if awaited in counted)
+    awaited_kinds = {other_vm.awaited for other_vm in running}
+    also_counted = "".join(f", and {awaited.value}" for awaited in Awaited if awaited in awaited_kinds)
     reserve = f"the {kept_free} {resource.unit} that HA keeps free for the failure of a host"
     rule = f"{resource.name} beside {reserve}{also_counted}"
     hint = "free reservations in the cluster, or change its admission control"

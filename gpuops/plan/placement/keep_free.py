@@ -63,8 +63,8 @@ class ReservedLeft:
         return self.after < min(self.before, self.reserved)
 
     def __str__(self) -> str:
-        left = f"{max(0, self.after)} would surely be left"
-        return f"{self.where}: {self.reserved} of {self.profile} reserved, not free: {left}"
+        left = f"only {max(0, self.after)} would surely be left"
+        return f"{self.where}: {self.reserved} of {self.profile} are reserved for other VMs, and {left}"
 
 
 def reserved_in(host: Host, inventory: Inventory) -> tuple[ProfileCapacity, ...]:
@@ -87,7 +87,7 @@ def devices_reserved_in(host: Host, inventory: Inventory) -> tuple[DeviceCapacit
 
 
 def is_reserved_in(host: Host, inventory: Inventory) -> bool:
-    """Whether anything is reserved in the host's cluster and not used yet."""
+    """Return whether anything is reserved in the host's cluster and not used yet."""
     return bool(reserved_in(host, inventory) or devices_reserved_in(host, inventory))
 
 
@@ -112,11 +112,13 @@ def remaining(capacity: ProfileCapacity, snapshot: Inventory, catalog: Catalog) 
     Example: 5 remain as read. In the plan one GPU changed: it had room for 1 or 2 before, and has room for 0 or 1 now.
     It may have lost 2 (from 2 to 0) or nothing (from 1 to 1): 3 to 5 remain.
     """
-    as_read, rooms, least, most = snapshot.as_read, Rooms(catalog), capacity.remaining, capacity.remaining
+    as_read, rooms = snapshot.as_read, Rooms(catalog)
+    least = most = capacity.remaining
     for ref, host in snapshot.hosts.items():
         host_as_read = as_read.hosts.get(ref)
         if host_as_read is None or _cluster_or_host_ref(host) != capacity.place:
             continue
+        # unchanged hosts and VMs are the same objects in both snapshots
         if host is host_as_read and snapshot.vms_on(host) is as_read.vms_on(host_as_read):
             continue
         states = {state.gpu.address: state for state in gpu_states(host_as_read, as_read, catalog)}
@@ -335,14 +337,14 @@ class FreeSlots:
         if not host.gpus or (host.profiles is not None and host.offers(profile) is None):
             return 0
         # The last count of each host, by its ref. It holds until the host, its VMs, its GPUs or its cluster change.
-        answers = self.inventory.worked_out.setdefault((FreeSlots, profile, self.claims), {})
-        assert isinstance(answers, dict), "only this method uses this key"
+        known_counts = self.inventory.worked_out.setdefault((FreeSlots, profile, self.claims), {})
+        assert isinstance(known_counts, dict), "only this method uses this key"
         vms, states = self.inventory.vms_on(host), gpu_states(host, self.inventory, self.catalog)
         cluster = self.inventory.clusters.get(host.cluster or "")
-        known_count = answers.get(host.ref)
+        known_count = known_counts.get(host.ref)
         if isinstance(known_count, _KnownCount) and known_count.is_of(host, vms, states, cluster):
             return known_count.free
-        known_count = answers[host.ref] = _KnownCount(host, vms, states, cluster, self._count(host, profile))
+        known_count = known_counts[host.ref] = _KnownCount(host, vms, states, cluster, self._count(host, profile))
         return known_count.free
 
     def _count(self, host: Host, profile: str) -> int:
@@ -379,15 +381,15 @@ class KeptRoom:
                 for affected_host in self._affected_hosts(host)
             )
             if free_afterwards < min(free, kept_profile.count):
-                return _too_few_free(kept_profile, free_afterwards, host, self.inventory)
+                return _refuse_too_few_free(kept_profile, free_afterwards, host, self.inventory)
         if is_reserved_in(host, self.inventory):
             for remainder in reserved_left([host], self.inventory, self._with_vm(host, seats), self.catalog):
                 if remainder.too_few:
                     return reserved_refusal(remainder, host)
         return None
 
-    def keeps(self, host: Host) -> bool:
-        """Whether anything is to stay free in the host's cluster."""
+    def must_keep_any(self, host: Host) -> bool:
+        """Return whether anything must stay free in the host's cluster."""
         return bool(self.needs.keep_free.profiles) or is_reserved_in(host, self.inventory)
 
     def spare(self, host: Host, kept_profile: KeptProfile) -> int:
@@ -421,7 +423,7 @@ class KeptRoom:
         """Return the snapshot once the VM runs there, with its vGPUs and the GPUs that it gets as a whole."""
         vm = self.needs.vm
         vgpus = [demand for demand in self.needs.demands if isinstance(demand, WantsVgpu) and demand.ordinal in seats]
-        whole = [
+        whole_gpus = [
             seats[demand.ordinal]
             for demand in self.needs.demands
             if not isinstance(demand, WantsVgpu) and demand.ordinal in seats
@@ -440,12 +442,16 @@ class KeptRoom:
         snapshot = snapshot.with_vm(
             replace(snapshot.vms[vm.ref], extra_config=pins)
         )  # the host chooses the other GPUs itself
-        holding = snapshot.hosts[host.ref]
-        bindings = (*holding.bindings, *(DeviceBinding(address, vm.ref) for address in whole))
-        return snapshot.with_hosts([replace(holding, bindings=bindings)]) if whole else snapshot
+        if not whole_gpus:
+            return snapshot
+        host_after = snapshot.hosts[host.ref]
+        bindings = (*host_after.bindings, *(DeviceBinding(address, vm.ref) for address in whole_gpus))
+        return snapshot.with_hosts([replace(host_after, bindings=bindings)])
 
 
-def _too_few_free(kept_profile: KeptProfile, free_afterwards: int, host: Host, inventory: Inventory) -> Rejection:
+def _refuse_too_few_free(
+    kept_profile: KeptProfile, free_afterwards: int, host: Host, inventory: Inventory
+) -> Rejection:
     cluster = cluster_name(host, inventory)
     where = f"in cluster {cluster}" if cluster else "on it"
     rule = f"vGPUs of {kept_profile.profile} left free {where} afterwards (--keep-free)"

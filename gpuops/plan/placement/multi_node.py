@@ -53,8 +53,8 @@ def place_near(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Placeme
     if not needs.reasons:  # no refusals are listed, so hosts without room need no check
         needs = without_full_hosts(needs, inventory, catalog)
     best = place(needs, inventory, catalog)
-    local = isinstance(best, Placement) and best.numa_node is not None
-    if local or needs.numa is NumaPolicy.NONE:
+    is_local = isinstance(best, Placement) and best.numa_node is not None
+    if is_local or needs.numa is NumaPolicy.NONE:
         return best
     if not _may_spread(needs, inventory, refused=not isinstance(best, Placement)):
         return best
@@ -84,18 +84,20 @@ def place_near(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Placeme
 
 
 def _may_spread(needs: Wanted, inventory: Inventory, *, refused: bool) -> bool:
-    """Whether a place on several nodes may exist, if the VM has no local place, or with `refused` no place at all."""
+    """Return whether a place on several nodes may exist. The VM has no local place; with `refused` it has no place."""
     vgpus = [demand for demand in needs.demands if isinstance(demand, WantsVgpu)]
     if len(needs.demands) <= 1 or any(isinstance(demand, WantsDirectPath) for demand in needs.demands):
         return False
     if vgpus and needs.pin is PinPolicy.NEVER:
         return False
-    # If all GPUs of a host have no room for equal vGPUs, neither have the GPUs of some of its nodes. That says nothing
-    # about a place that was refused because too little would stay free: other GPUs may leave enough.
+    if not refused or needs.numa is not NumaPolicy.PREFERRED:
+        return True
+    # The VM was refused on all GPUs of each host. If its vGPUs are equal, the GPUs of some nodes have no room either,
+    # unless the reason was that too little would stay free: other GPUs may leave enough.
     unpinned_profiles = [vgpu.profile for vgpu in vgpus if vgpu.pin is None]
     equal_vgpus = len(unpinned_profiles) == len(needs.demands) and len(set(unpinned_profiles)) == 1
-    keeps_nothing = not needs.keep_free.profiles and inventory.reservations is None
-    return not (refused and needs.numa is NumaPolicy.PREFERRED and equal_vgpus and keeps_nothing)
+    must_keep_free = bool(needs.keep_free.profiles) or inventory.reservations is not None
+    return must_keep_free or not equal_vgpus
 
 
 def _doubts(placement: Placement) -> int:
@@ -119,12 +121,13 @@ def nodes_needed(vm: Vm, demands: Sequence[Demand], host: Host, catalog: Catalog
         most_devices[device.numa_node] += max(possible, default=0)
     # If no device fits on any node, their number is no limit here: the seating gives the reasons.
     devices_per_node = max(most_devices[node.id] for node in nodes) or len(demands)
-    gpus = -(-len(demands) // devices_per_node) if demands else 1
-    needed = max(-(-vm.vcpus // cores), -(-vm.memory_mib // memory_mib), gpus)
+    nodes_for_gpus = -(-len(demands) // devices_per_node) if demands else 1
+    needed = max(-(-vm.vcpus // cores), -(-vm.memory_mib // memory_mib), nodes_for_gpus)
     return needed if needed <= len(nodes) else 0
 
 
 def _devices_possible(gpu: PhysicalGpu | OtherDevice, demand: Demand, catalog: Catalog) -> int:
+    """Return how many devices of this demand an empty GPU could hold."""
     match demand:
         case WantsVgpu(profile=profile):
             most = free_slots(gpu, (), profile, catalog).at_most if isinstance(gpu, PhysicalGpu) else 0
@@ -149,7 +152,7 @@ def spread_over_nodes(
         return ()
     vm_share = share_of_vm(needs.vm, count)
     unknown = reserved_unknown(host, inventory)
-    rejections = [_wider(needs, host, count)]
+    rejections = [_refuse_single_node(needs, host, count)]
     unsure_placements: list[Placement] = []
     for nodes in _nodes_in_order(needs, host, count):
         short = [reason for node in nodes for reason in node_shortages(vm_share, node, host, inventory)]
@@ -169,32 +172,32 @@ def spread_over_nodes(
 def _nodes_in_order(needs: Wanted, host: Host, count: int) -> Iterator[tuple[NumaNode, ...]]:
     """Yield every choice of `count` nodes of the host. If the devices do not divide evenly, the first nodes of a choice
     get one device more: the same nodes then occur in several orders."""
-    wider_nodes = len(needs.demands) % count
+    nodes_with_one_more = len(needs.demands) % count
     for nodes in combinations(sorted(host.numa_nodes, key=lambda node: node.id), count):
-        for first in combinations(nodes, wider_nodes):
-            yield (*first, *(node for node in nodes if node not in first))
+        for first_nodes in combinations(nodes, nodes_with_one_more):
+            yield (*first_nodes, *(node for node in nodes if node not in first_nodes))
 
 
-def _wider(needs: Wanted, host: Host, count: int) -> Rejection:
-    """Return the rejection that tells what each of the `count` nodes must have."""
-    part, devices = share_of_vm(needs.vm, count), len(needs.demands)
+def _refuse_single_node(needs: Wanted, host: Host, count: int) -> Rejection:
+    """Return the rejection that says what each of the `count` nodes must have."""
+    vm_share, devices = share_of_vm(needs.vm, count), len(needs.demands)
     least, most = devices // count, -(-devices // count)
     device_word = "vGPUs" if any(isinstance(demand, WantsVgpu) for demand in needs.demands) else "GPUs"
     gpus = f"{most if least == most else f'{least} or {most}'} of its {devices} {device_word}"
-    rule = f"is too small in one NUMA node: each of {count} needs {gpus}, {part.vcpus} cores and {part.memory_mib} MiB"
-    return Rejection(host.name, rule)
+    needed = f"{gpus}, {vm_share.vcpus} cores and {vm_share.memory_mib} MiB"
+    return Rejection(host.name, f"one NUMA node is too small for the VM: each of {count} nodes needs {needed}")
 
 
 def _hosts_in_order(needs: Wanted, best: Placement | tuple[Rejection, ...], inventory: Inventory) -> Iterator[Host]:
     """Yield the hosts to try: first the host of the ordinary placement, or else the VM's own host. An existing VM that
     has a place is not moved only to be spread."""
     has_place = isinstance(best, Placement)
-    first = best.host.ref if isinstance(best, Placement) else needs.vm.host
-    if first in needs.hosts:
-        yield inventory.hosts[first]
+    first_ref = best.host.ref if isinstance(best, Placement) else needs.vm.host
+    if first_ref in needs.hosts:
+        yield inventory.hosts[first_ref]
         if has_place and needs.vm.host is not None:
             return
-    yield from (inventory.hosts[ref] for ref in needs.hosts if ref != first)
+    yield from (inventory.hosts[ref] for ref in needs.hosts if ref != first_ref)
 
 
 def share_of_vm(vm: Vm, count: int) -> Vm:
@@ -207,14 +210,15 @@ def _seat_over_nodes(
     needs: Wanted, nodes: Sequence[NumaNode], host: Host, inventory: Inventory, catalog: Catalog
 ) -> Seating:
     """Deal the demands to the nodes in turn and seat each node's part on its own."""
-    parts = []
+    seatings = []
     for number, node in enumerate(nodes):
-        dealt: list[Demand] = list(needs.demands[number :: len(nodes)])
-        parts.append(seat(needs.vm, dealt, host, inventory, catalog, node.id))
+        # with three nodes, node 0 gets the demands 0, 3, 6 and so on
+        demands_of_node: list[Demand] = list(needs.demands[number :: len(nodes)])
+        seatings.append(seat(needs.vm, demands_of_node, host, inventory, catalog, node.id))
     return Seating(
-        seats={ordinal: address for part in parts for ordinal, address in part.seats.items()},
-        rejections=tuple(dict.fromkeys(reason for part in parts for reason in part.rejections)),
-        doubts=tuple(dict.fromkeys(doubt for part in parts for doubt in part.doubts)),
+        seats={ordinal: address for seating in seatings for ordinal, address in seating.seats.items()},
+        rejections=tuple(dict.fromkeys(reason for seating in seatings for reason in seating.rejections)),
+        doubts=tuple(dict.fromkeys(doubt for seating in seatings for doubt in seating.doubts)),
     )
 
 

@@ -114,7 +114,7 @@ def _clone(step: CloneVm, source: Vm) -> Vm:
 
     The devices of the template must be known. Custom attributes are not cloned (from memory).
     """
-    locked = step.memory_locked or source.memory_locked
+    is_memory_locked = step.memory_locked or source.memory_locked
     devices, cores, cores_per_node = source.devices, source.cores_per_socket, source.cores_per_numa_node
     if devices is not None and step.card is not None and step.card.kind is RdmaKind.SRIOV:
         devices = (*devices, OtherPassthrough(_NEW_KEY, "SR-IOV"))
@@ -136,8 +136,8 @@ def _clone(step: CloneVm, source: Vm) -> Vm:
         cores_per_socket=cores if cores and step.vcpus % cores == 0 else 1,
         cores_per_numa_node=cores_per_node,
         memory_mib=step.memory_mib,
-        memory_reservation_mib=step.memory_mib if locked else source.memory_reservation_mib,
-        memory_locked=locked,
+        memory_reservation_mib=step.memory_mib if is_memory_locked else source.memory_reservation_mib,
+        memory_locked=is_memory_locked,
         cpu_reservation_mhz=source.cpu_reservation_mhz
         if step.cpu_reservation_mhz is None
         else step.cpu_reservation_mhz,
@@ -158,6 +158,7 @@ def _clone(step: CloneVm, source: Vm) -> Vm:
 
 
 def _override_drs(cluster: Cluster, ref: str, drs: VmDrs) -> Cluster:
+    """Return the cluster with this DRS setting for the VM (ref) instead of its earlier one."""
     other_overrides = tuple(override for override in cluster.drs_overrides if override[0] != ref)
     excluded = tuple(excluded_ref for excluded_ref in cluster.drs_excluded if excluded_ref != ref)
     match drs:
@@ -181,7 +182,7 @@ def _apply_change(vm: Vm, change: VmChange) -> Vm:
         settings = {key: text for key, text in {**vm.extra_config, **change.extra_config}.items() if text}
     return replace(
         vm,
-        devices=_devices(vm, change),
+        devices=_devices_after(vm, change),
         extra_config=settings,
         memory_locked=vm.memory_locked if change.memory_locked is None else change.memory_locked,
         memory_reservation_mib=reservation,
@@ -192,7 +193,7 @@ def _apply_change(vm: Vm, change: VmChange) -> Vm:
     )
 
 
-def _devices(vm: Vm, change: VmChange) -> tuple[GpuDevice, ...] | None:
+def _devices_after(vm: Vm, change: VmChange) -> tuple[GpuDevice, ...] | None:
     """Return the VM's devices after the change, new ones with the keys that vCenter will give them; None = unknown."""
     if vm.devices is None:
         return None
@@ -242,8 +243,8 @@ def take(vm: Vm, inventory: Inventory, catalog: Catalog) -> Inventory:
         replace(gpu, vms=(*gpu.vms, vm.ref)) if gpu.address in shared and gpu.vms is not None else gpu
         for gpu in _with_expected_vgpus(vm, seats, host, inventory, catalog)
     )
-    holding = replace(host, gpus=gpus, bindings=tuple(bindings))
-    return inventory.with_hosts([holding]).with_vm(_assign_devices(vm, seats))
+    host_after = replace(host, gpus=gpus, bindings=tuple(bindings))
+    return inventory.with_hosts([host_after]).with_vm(_assign_devices(vm, seats))
 
 
 def _with_expected_vgpus(

@@ -87,11 +87,11 @@ def candidates_on_host(host: Host, question: PlacementQuestion) -> Iterator[Cand
         return
     # 2. Its GPUs.
     feasible: list[Candidate] = []
-    for answer in _candidates(host, question):
-        if isinstance(answer, Rejection):
-            yield answer
+    for candidate_or_rejection in _candidates(host, question):
+        if isinstance(candidate_or_rejection, Rejection):
+            yield candidate_or_rejection
         elif not refused:
-            feasible.append(answer)
+            feasible.append(candidate_or_rejection)
     yield from refused
     # 3. What is to stay free.
     yield from _leaving_enough(feasible, question)
@@ -99,7 +99,7 @@ def candidates_on_host(host: Host, question: PlacementQuestion) -> Iterator[Cand
 
 def _leaving_enough(feasible: Sequence[Candidate], question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
     """Yield the places of one host that leave enough free; if no place does, the rejection with the most left free."""
-    if not feasible or not question.kept_room.keeps(feasible[0].host):
+    if not feasible or not question.kept_room.must_keep_any(feasible[0].host):
         yield from feasible
         return
     rejections = []
@@ -114,7 +114,7 @@ def _leaving_enough(feasible: Sequence[Candidate], question: PlacementQuestion) 
 
 
 def _may_run_any(needs: Wanted, host: Host, catalog: Catalog) -> bool:
-    """Whether GPUs of the host may run one of the devices; a whole device counts as such."""
+    """Return whether GPUs of the host may run one of the VM's devices. Any host may have a whole device."""
     profiles = [demand.profile for demand in needs.demands if isinstance(demand, WantsVgpu)]
     if len(profiles) < len(needs.demands):
         return True
@@ -174,14 +174,14 @@ def _on_one_gpu(
 ) -> Iterator[Candidate]:
     """Yield a place for each GPU with room for the vGPU."""
     vm = question.needs.vm
-    memory = memory_doubt(vm, host, question.inventory)
+    memory = memory_doubt(vm, host, question.inventory)  # empty if there is no doubt
     for state in gpu_states(host, question.inventory, question.catalog):
         if node is not None and state.gpu.numa_node != node.id:
             continue
-        answer = judge_slot(state.without(vm.ref), demand, vm, host, question.catalog)
-        if not isinstance(answer, Rejection):
-            doubt = f"{host.name} {state.gpu.address}: {answer}" if answer else ""
-            doubts = tuple(reason for reason in (memory, doubt) if reason)
+        doubt_or_rejection = judge_slot(state.without(vm.ref), demand, vm, host, question.catalog)
+        if not isinstance(doubt_or_rejection, Rejection):
+            gpu_doubt = f"{host.name} {state.gpu.address}: {doubt_or_rejection}" if doubt_or_rejection else ""
+            doubts = tuple(doubt for doubt in (memory, gpu_doubt) if doubt)
             yield Candidate(host, Seating({demand.ordinal: state.gpu.address}, (), doubts), node, pinned_by_plan=True)
 
 
@@ -196,8 +196,10 @@ def _on_one_node(profile: str, host: Host, node: NumaNode, question: PlacementQu
         return None
     pins = {demand.ordinal: gpu for demand, gpu in zip(needs.demands, gpus, strict=True)}
     seating = seat_pinned(pins, host, question)
-    inside = node if needs.numa is NumaPolicy.REQUIRED else None
-    return Candidate(host, seating, inside, pinned_by_plan=True) if seating.complete and not seating.doubts else None
+    required_node = node if needs.numa is NumaPolicy.REQUIRED else None
+    if not seating.complete or seating.doubts:
+        return None
+    return Candidate(host, seating, required_node, pinned_by_plan=True)
 
 
 def _mixed_profiles_on_node(host: Host, node: NumaNode, question: PlacementQuestion) -> Candidate | None:
@@ -205,10 +207,10 @@ def _mixed_profiles_on_node(host: Host, node: NumaNode, question: PlacementQuest
     needs = question.needs
     if node_shortages(needs.vm, node, host, question.inventory):
         return None
-    inside = seat(needs.vm, needs.demands, host, question.inventory, question.catalog, node.id)
-    if not inside.complete:
+    seating_on_node = seat(needs.vm, needs.demands, host, question.inventory, question.catalog, node.id)
+    if not seating_on_node.complete:
         return None
-    seating = seat_pinned(dict(inside.seats), host, question)
+    seating = seat_pinned(dict(seating_on_node.seats), host, question)
     return Candidate(host, seating, pinned_by_plan=True) if seating.complete and not seating.doubts else None
 
 
@@ -225,8 +227,8 @@ def demands_on(host: Host, needs: Wanted) -> tuple[Demand, ...]:
     if host.ref == needs.vm.host:
         return needs.demands
     pinned = (demand for demand in needs.demands if isinstance(demand, WantsVgpu) and demand.pin is not None)
-    free = {demand.ordinal: replace(demand, pin=None) for demand in pinned}
-    return tuple(free.get(demand.ordinal, demand) for demand in needs.demands) if free else needs.demands
+    unpinned = {demand.ordinal: replace(demand, pin=None) for demand in pinned}
+    return tuple(unpinned.get(demand.ordinal, demand) for demand in needs.demands) if unpinned else needs.demands
 
 
 def necessary_pins(candidate: Candidate, question: PlacementQuestion) -> dict[int, PciAddress]:
@@ -236,17 +238,19 @@ def necessary_pins(candidate: Candidate, question: PlacementQuestion) -> dict[in
     if node is None and not candidate.pinned_by_plan:
         return {}
     gpus = [gpu for gpu in candidate.host.gpus if gpu.graphics_type is GraphicsType.SHARED_DIRECT]
-    elsewhere = [gpu for gpu in gpus if node is not None and gpu.numa_node != node.id]
+    gpus_elsewhere = [gpu for gpu in gpus if node is not None and gpu.numa_node != node.id]
     pins: dict[int, PciAddress] = {}
     for demand in question.needs.demands:
         if isinstance(demand, WantsVgpu) and demand.ordinal in seats:
-            may_run_elsewhere = any(may_run(gpu, demand.profile, question.catalog) is not False for gpu in elsewhere)
+            may_run_elsewhere = any(
+                may_run(gpu, demand.profile, question.catalog) is not False for gpu in gpus_elsewhere
+            )
             if candidate.pinned_by_plan or may_run_elsewhere:
                 pins[demand.ordinal] = seats[demand.ordinal]
     return pins
 
 
-_GIB_MIB: Final = 1024
+_MIB_PER_GIB: Final = 1024
 _NEGLIGIBLE_GIB: Final = 0.05
 """GiB that are too little to be named in a reason."""
 
@@ -303,7 +307,7 @@ def score_loss(candidate: Candidate, question: PlacementQuestion, loss: Loss) ->
     """How much the place leaves to the other VMs that the site has or is asked for; small differences do not count."""
     if loss == NO_LOSS:
         return Score(0, "")
-    worth_gib, kept_gib = loss.worth_mib / _GIB_MIB, loss.kept_mib / _GIB_MIB
+    worth_gib, kept_gib = loss.worth_mib / _MIB_PER_GIB, loss.kept_mib / _MIB_PER_GIB
     reason = f"takes {worth_gib:.1f} GiB of use from other VMs"
     if kept_gib >= _NEGLIGIBLE_GIB:
         reason += f" and {kept_gib:.1f} GiB kept for VMs with whole GPUs"
@@ -367,14 +371,14 @@ def place_exactly(
     candidates: list[Candidate] = []
     rejections: list[Rejection] = []
     for ref in needs.hosts:
-        for answer in candidates_on_host(inventory.hosts[ref], question):
-            if isinstance(answer, Candidate):
-                candidates.append(answer)
+        for candidate_or_rejection in candidates_on_host(inventory.hosts[ref], question):
+            if isinstance(candidate_or_rejection, Candidate):
+                candidates.append(candidate_or_rejection)
             else:
-                rejections.append(answer)
+                rejections.append(candidate_or_rejection)
     if not candidates:
-        nowhere = Rejection(needs.vm.name, "no host was given")
-        return tuple(dict.fromkeys(rejections)) or (nowhere,)
+        no_host = Rejection(needs.vm.name, "no host was given")
+        return tuple(dict.fromkeys(rejections)) or (no_host,)
     # 2. Rank: by what each place takes from other VMs and by the scorers, in their order. A single place needs no loss.
     losses = [NO_LOSS]
     if len(candidates) > 1:
@@ -415,12 +419,12 @@ def _place_leaving_enough(question: PlacementQuestion) -> Placement | None:
     from gpuops.plan.placement.fleet.choice import choose_in_fleet
     from gpuops.plan.placement.fleet.index import kept_hosts
 
-    sure, unsure = kept_hosts(question.kept_room, question.losses.fleet)
-    narrowed = replace(question, needs=replace(question.needs, hosts=sure))
+    sure_hosts, unsure_hosts = kept_hosts(question.kept_room, question.losses.fleet)
+    narrowed = replace(question, needs=replace(question.needs, hosts=sure_hosts))
     chosen = choose_in_fleet(narrowed.needs, question.losses.fleet, question.losses)
     if chosen is not None and _confirm(chosen, narrowed) is None:
         return None
-    refs = (*(() if chosen is None else (chosen.host.ref,)), *unsure)
+    refs = (*(() if chosen is None else (chosen.host.ref,)), *unsure_hosts)
     placement = place_exactly(replace(question.needs, hosts=refs), question.inventory, question.catalog)
     return placement if isinstance(placement, Placement) and not placement.doubts else None
 
@@ -435,8 +439,8 @@ def _confirm(chosen: FleetChoice | None, question: PlacementQuestion) -> Candida
         seating = seat_pinned(chosen.seats, host, question)
     else:
         seating = seat(needs.vm, demands_on(host, needs), host, question.inventory, question.catalog, chosen.node)
-    sure = seating.complete and not seating.doubts and seating.seats == chosen.seats
-    return Candidate(host, seating, node, chosen.pinned_by_plan) if sure else None
+    is_confirmed = seating.complete and not seating.doubts and seating.seats == chosen.seats
+    return Candidate(host, seating, node, chosen.pinned_by_plan) if is_confirmed else None
 
 
 def _placement(best: Candidate, question: PlacementQuestion, choices: tuple[Choice, ...]) -> Placement:
@@ -489,6 +493,7 @@ def _why_worse(runner_up: _RankedCandidate, best: _RankedCandidate) -> str:
     for score, best_score in zip(runner_up.scores, best.scores, strict=True):
         if score.value < best_score.value:
             return f"would do, but {score.reason} (chosen: {best_score.reason})"
+    # All scores are equal: the order of names decides, or the host's own choice comes before a pin.
     if runner_up.candidate.subject != best.candidate.subject:
         return f"would do as well as {best.candidate.subject}, which comes first by name"
     why = "comes first" if best.candidate.pinned_by_plan else "the host chooses itself"

@@ -160,7 +160,8 @@ def refuse_stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catal
     for vm in desktops:
         snapshot = project(suspend_or_shut_down(vm), snapshot)
     refusals: list[Rejection] = []
-    for vm in [vm for part in return_order(desktops, snapshot, catalog) for vm in part]:
+    first_vms, later_vms = return_order(desktops, snapshot, catalog)
+    for vm in (*first_vms, *later_vms):
         reasons = room.refusals(snapshot.vm(vm.ref), snapshot.hosts[host.ref], snapshot)
         refusals += reasons
         if not reasons:
@@ -215,7 +216,7 @@ def _gpus_to_claim(vms: Sequence[Vm], inventory: Inventory, catalog: Catalog) ->
 
 
 def size_mib(vm: Vm, catalog: Catalog) -> int:
-    """The frame buffers of all its vGPUs."""
+    """Return the frame buffers of all its vGPUs in MiB, as far as the catalogue knows them."""
     known_profiles = [catalog.profile(name) for name in vm.profiles]
     return sum(profile.framebuffer_mib for profile in known_profiles if profile is not None)
 

@@ -422,10 +422,10 @@ class Place:
         Option("claim: the GPUs of suspended VMs are kept for their return. ignore: they are free."),
     ] = SuspendedPolicy.CLAIM
     keep_free: KeepFreeOption = ()
-    optimize: Annotated[bool, Option("All at once, by a solver; tells how much more is possible.")] = False
-    explain: Annotated[bool, Option("Show every host and GPU that was considered, and why it was chosen or not.")] = (
-        False
-    )
+    optimize: Annotated[
+        bool, Option("Place all requests at once with a solver, and show how much any plan could place.")
+    ] = False
+    explain: Annotated[bool, Option("Show every host and GPU that was checked, and the reason.")] = False
 
     def __post_init__(self) -> None:
         """Require unique names, by which results are shown. Raises UsageError."""

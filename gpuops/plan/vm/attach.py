@@ -24,8 +24,8 @@ from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, Step
 from gpuops.plan.core.versions import unsupported_option
 from gpuops.plan.devices.goal import (
-    Answer,
     Goal,
+    GoalOrRejections,
     broken_groups,
     device_goal,
     devices_named,
@@ -52,15 +52,15 @@ from gpuops.plan.vm.vm_blockers import (
     POWER_HELP,
     MoveMode,
     PowerPolicy,
-    able_elsewhere,
-    able_instead,
     hosts_for,
     move_blockers,
     others_with_gpus,
     power_blockers,
     power_moves,
     state_blockers,
-    unread,
+    suggest_move,
+    suggest_other_hosts,
+    unreadable_profiles,
 )
 
 
@@ -73,7 +73,7 @@ class Attach:
 
     vm: VmName
     profile: Annotated[str | None, Option("vGPU profile: a100-3-20c.", "NAME", Names.PROFILES)] = None
-    count: Annotated[int | None, Option("How many in all (not: how many more); default one.", "N")] = None
+    count: Annotated[int | None, Option("How many the VM has afterwards, not how many more; default one.", "N")] = None
     """None = one, or as many as it has and as it replaces."""
     device: Annotated[
         tuple[str, ...],
@@ -81,15 +81,15 @@ class Attach:
             "A whole GPU or other device, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES
         ),
     ] = ()
-    dynamic: Annotated[bool, Option("Any whole GPU or other device of a kind, Dynamic DirectPath I/O.")] = False
-    label: Annotated[str | None, Option("Hardware label the dynamic one must carry.", "LABEL", Names.LABELS)] = None
+    dynamic: Annotated[bool, Option("Any whole GPU or other device of a PCI type, Dynamic DirectPath I/O.")] = False
+    label: Annotated[str | None, Option("Hardware label of the dynamic device.", "LABEL", Names.LABELS)] = None
     device_type: Annotated[
-        tuple[str, ...], Option("Kind of the dynamic one: 10de:20f1. May be repeated.", "VENDOR:DEVICE")
+        tuple[str, ...], Option("PCI type of the dynamic device: 10de:20f1. May be repeated.", "VENDOR:DEVICE")
     ] = ()
     device_group: Annotated[str | None, Option("Vendor device group: Nvidia:2@grid_a100d-80c%NVLink.", "NAME")] = None
-    replace: Annotated[str | None, Option("The profile, PCI address or `dynamic` that gives way.", "OLD")] = None
-    add: Annotated[bool, Option("Other GPU devices of the VM stay beside the new ones.")] = False
-    move: Annotated[MoveMode | None, Option("cold: the VM may be moved, switched off, to a host that has the GPU.")] = (
+    replace: Annotated[str | None, Option("Remove these: a profile, a PCI address or `dynamic`.", "OLD")] = None
+    add: Annotated[bool, Option("Keep the VM's other GPU devices.")] = False
+    move: Annotated[MoveMode | None, Option("cold: the VM may be moved, powered off, to a host that has the GPU.")] = (
         None
     )
     pin: Annotated[PinPolicy, Option("auto: bind a vGPU to one GPU where --numa required depends on it.")] = (
@@ -97,7 +97,7 @@ class Attach:
     )
     numa: Annotated[NumaPolicy, Option("How much CPU, memory and GPU must share a NUMA node.")] = NumaPolicy.PREFERRED
     power: Annotated[PowerPolicy, Option(POWER_HELP)] = PowerPolicy.REFUSE
-    host: Annotated[str | None, Option("The host it is to be on.", "HOST", Names.HOSTS)] = None
+    host: Annotated[str | None, Option("The host that the VM must be on.", "HOST", Names.HOSTS)] = None
     """None = its own, or with a move the best."""
     keep_free: KeepFreeOption = ()
 
@@ -148,31 +148,33 @@ class Attach:
         blockers = (*move_blockers(vm, hosts, self.move, inventory), *state_blockers(vm))
         if vm.devices is None:
             # the first host is its own or the named one: that it is unreachable may be why no devices were read
-            return refuse(*blockers, *(out for host in hosts[:1] if (out := unreachable(host)) is not None))
+            return refuse(*blockers, *filter(None, map(unreachable, hosts[:1])))
         old = devices_named(self.replace, vm) if self.replace else ()
         goal = self._goal(vm, old, hosts, inventory, catalog)
         if not isinstance(goal, Goal):
-            other_hosts = self._place_on_other_hosts(vm, old, hosts, inventory)
-            return refuse(*blockers, *power_blockers(vm, self.power), *goal, *other_hosts)
+            suggestions = self._suggest_hosts_with_devices(vm, old, hosts, inventory)
+            return refuse(*blockers, *power_blockers(vm, self.power), *goal, *suggestions)
         keep = KeepFree(profiles_to_keep(self.keep_free, inventory, catalog), claims=True)
-        ask = ResolvedAttach(vm, goal, hosts, self.numa, self.pin, self.power, inventory, catalog, keep)
-        undecided = self._other_devices(vm, goal, old)
-        device_rejections = (*undecided, *broken_groups(vm, goal))
-        if not device_rejections and is_there(ask):
-            return left_as_it_is(ask, blockers)
-        if undecided:  # plan only the requested devices, so that every reason holds whether or not the others stay
-            ask = replace(ask, goal=only_requested(goal))
-        return planned(ask, (*blockers, *power_blockers(vm, self.power), *device_rejections))
+        request = ResolvedAttach(vm, goal, hosts, self.numa, self.pin, self.power, inventory, catalog, keep)
+        other_device_rejections = self._refuse_other_devices(vm, goal, old)
+        device_rejections = (*other_device_rejections, *broken_groups(vm, goal))
+        if not device_rejections and has_all_devices(request):
+            return plan_unchanged_vm(request, blockers)
+        if (
+            other_device_rejections
+        ):  # plan only the requested devices, so that every reason holds whether or not the others stay
+            request = replace(request, goal=only_requested(goal))
+        return plan_attachment(request, (*blockers, *power_blockers(vm, self.power), *device_rejections))
 
     def _check(self) -> None:
-        kinds = [self.profile is not None, bool(self.device), self._is_dynamic, self.device_group is not None]
-        if sum(kinds) != 1:
+        given_options = [self.profile is not None, bool(self.device), self._is_dynamic, self.device_group is not None]
+        if sum(given_options) != 1:
             raise UsageError(
                 "attach needs exactly one of --profile, --device, --dynamic and --device-group",
                 hint="attach different devices one after another, with --add",
             )
         if self.count is not None and (self.device or self.device_group):
-            raise UsageError("--count does not go with --device or --device-group", hint="leave --count out")
+            raise UsageError("--count cannot be combined with --device or --device-group", hint="remove --count")
         if self.count is not None and self.count < 1:
             raise UsageError(f"--count {self.count} is too small", hint="give a number of vGPUs or devices, 1 or more")
 
@@ -182,7 +184,7 @@ class Attach:
 
     def _goal(
         self, vm: Vm, old: tuple[GpuDevice, ...], hosts: tuple[Host, ...], inventory: Inventory, catalog: Catalog
-    ) -> Answer:
+    ) -> GoalOrRejections:
         """Return the devices that the VM will have, or why they cannot be determined."""
         if self.device:
             addresses = [PciAddress.parse(text) for text in self.device]
@@ -195,29 +197,31 @@ class Attach:
         try:
             profile = profile_meant(self.profile, vm, hosts[0] if hosts else None, inventory, catalog)
         except ProfileUnknown:
-            unread_hosts = unread(vm, hosts, inventory)
+            unread_hosts = unreadable_profiles(vm, hosts, inventory)
             if not unread_hosts:
                 raise
             return unread_hosts
         return vgpus(vm, profile, self.count, [device for device in old if signature(device) != f"vgpu {profile}"])
 
-    def _place_on_other_hosts(
+    def _suggest_hosts_with_devices(
         self, vm: Vm, old: tuple[GpuDevice, ...], hosts: tuple[Host, ...], inventory: Inventory
     ) -> tuple[Rejection, ...]:
         """Return a rejection that names other hosts with such devices, if only the VM's own host was checked."""
         current_host = inventory.host_of(vm)
         if not self._is_dynamic or current_host is None or hosts != (current_host,):
             return ()
-        ask = (vm, self.device_type, self.label, self.count)
-        other_hosts = others_with_gpus(vm, inventory, any_device=True)
-        able_hosts = [host for host in other_hosts if isinstance(dynamic_goal(*ask, (host,), old), Goal)]
-        return (able_instead(vm, [host.name for host in able_hosts], current_host),) if able_hosts else ()
+        able_hosts = []
+        for host in others_with_gpus(vm, inventory, any_device=True):
+            goal = dynamic_goal(vm, self.device_type, self.label, self.count, (host,), old)
+            if isinstance(goal, Goal):
+                able_hosts.append(host)
+        return (suggest_move(vm, [host.name for host in able_hosts], current_host),) if able_hosts else ()
 
-    def _other_devices(self, vm: Vm, goal: Goal, old: tuple[GpuDevice, ...]) -> tuple[Rejection, ...]:
+    def _refuse_other_devices(self, vm: Vm, goal: Goal, old: tuple[GpuDevice, ...]) -> tuple[Rejection, ...]:
         """Refuse if the VM has GPU devices that the request neither names, nor keeps (--add), nor replaces."""
         if self.replace and not old and not goal.unchanged:
             return (Rejection(vm.name, f"has no {self.replace} to replace", hint=f"it has: {gpu_names(vm)}"),)
-        unrequested_devices = () if self.add or _beside_gpus(goal) else other_gpus(goal)
+        unrequested_devices = () if self.add or _requests_no_gpu(goal) else other_gpus(goal)
         if not unrequested_devices:
             return ()
         names = ", ".join(dict.fromkeys(signature(device) for device in unrequested_devices))
@@ -226,9 +230,9 @@ class Attach:
         return (Rejection(vm.name, f"has {names} already", hint=hint),)
 
 
-def _beside_gpus(goal: Goal) -> bool:
-    """Whether only devices other than NVIDIA GPUs are requested: they leave the VM's GPUs as they are."""
-    requested_devices = (*goal.add, *(device for device in goal.kept if device.key in goal.asked))
+def _requests_no_gpu(goal: Goal) -> bool:
+    """Return whether only devices other than NVIDIA GPUs are requested: the VM's GPUs then stay."""
+    requested_devices = (*goal.add, *(device for device in goal.kept if device.key in goal.requested_keys))
     return bool(requested_devices) and all(map(is_no_gpu, requested_devices))
 
 
@@ -253,58 +257,60 @@ class ResolvedAttach:
         return Wanted(self.vm, demands, hosts, self.numa, self.pin, grouped=grouped, keep_free=self.keep_free)
 
 
-def is_there(ask: ResolvedAttach) -> bool:
-    """Whether the VM already has all devices, on an allowed host, and runs or has the settings they need."""
-    host = next((host for host in ask.hosts if host.ref == ask.vm.host), None)
-    if host is None or not ask.goal.unchanged:
+def has_all_devices(request: ResolvedAttach) -> bool:
+    """Return whether the VM already has all devices, on an allowed host, and runs or has the settings they need."""
+    host = next((host for host in request.hosts if host.ref == request.vm.host), None)
+    if host is None or not request.goal.unchanged:
         return False
-    if ask.numa is NumaPolicy.REQUIRED and not _is_bound(ask, host):
+    if request.numa is NumaPolicy.REQUIRED and not _is_bound(request, host):
         return False
-    settings = Fitting(ask.vm, ask.goal, Placement(host), NumaPolicy.NONE, ask.catalog)
-    return ask.vm.power is PowerState.ON or change_of(settings).empty
+    settings = Fitting(request.vm, request.goal, Placement(host), NumaPolicy.NONE, request.catalog)
+    return request.vm.power is PowerState.ON or change_of(settings).empty
 
 
-def left_as_it_is(ask: ResolvedAttach, blockers: tuple[Rejection, ...]) -> Plan:
+def plan_unchanged_vm(request: ResolvedAttach, blockers: tuple[Rejection, ...]) -> Plan:
     """Return the plan for a VM that has its devices: at most a power-on, if the request asks for it."""
-    because = (f"{ask.vm.name} has {gpu_names(ask.vm)} already",)
-    if ask.power is not PowerPolicy.ON or ask.vm.power is PowerState.ON:
+    because = (f"{request.vm.name} has {gpu_names(request.vm)} already",)
+    if request.power is not PowerPolicy.ON or request.vm.power is PowerState.ON:
         return Plan(because=because)
-    if ask.vm.power is not PowerState.OFF:
-        return Plan(because=(*because, f"it is {ask.vm.power or 'in an unreadable power state'}, and left so"))
-    placement = place(replace(ask.needs, hosts=(ask.vm.host or "",)), ask.inventory, ask.catalog)
+    if request.vm.power is not PowerState.OFF:
+        power = request.vm.power or "in an unreadable power state"
+        return Plan(because=(*because, f"it is {power}; gpuops powers on only a VM that is off"))
+    placement = place(replace(request.needs, hosts=(request.vm.host or "",)), request.inventory, request.catalog)
     if blockers or not isinstance(placement, Placement):
         return refuse(*blockers, *(() if isinstance(placement, Placement) else placement))
-    start = Wave(f"start {ask.vm.name}", (PowerOnVm(ask.vm.ref, ask.vm.host),))
+    start = Wave(f"start {request.vm.name}", (PowerOnVm(request.vm.ref, request.vm.host),))
     return Plan((start,), because=because, warnings=placement.doubts, choices=placement.choices)
 
 
-def planned(ask: ResolvedAttach, blockers: tuple[Rejection, ...]) -> Plan:
+def plan_attachment(request: ResolvedAttach, blockers: tuple[Rejection, ...]) -> Plan:
     """Return the plan that gives the VM its devices, or all reasons against it together with `blockers`."""
-    first_host = next(iter(ask.hosts), None)
+    first_host = next(iter(request.hosts), None)
     # Only hosts on which vSphere HA admission control lets the VM start.
-    headroom = Headroom(ask.vm, ask.inventory)
-    refused = {host.ref: rejection for host in ask.hosts if (rejection := headroom.refusal(host)) is not None}
-    ask = replace(ask, hosts=tuple(host for host in ask.hosts if host.ref not in refused))
-    placement = place_near(ask.needs, ask.inventory, ask.catalog) if ask.hosts else ()
+    headroom = Headroom(request.vm, request.inventory)
+    ha_refusals = {host.ref: rejection for host in request.hosts if (rejection := headroom.refusal(host)) is not None}
+    request = replace(request, hosts=tuple(host for host in request.hosts if host.ref not in ha_refusals))
+    placement = place_near(request.needs, request.inventory, request.catalog) if request.hosts else ()
     if not isinstance(placement, Placement):
-        against, _ = findings(_case(ask, first_host))
-        reasons = (*blockers, *against, *dict.fromkeys(refused.values()), *placement, *_elsewhere(ask))
-        return refuse(*reasons, withheld=_withheld_steps(ask, first_host))
-    goal = with_backings(ask.goal, placement.host)
-    against, warnings = findings(_case(ask, placement.host))
-    missing = () if isinstance(goal, Goal) else goal
-    if not isinstance(goal, Goal) or blockers or against:
-        withheld = _withheld_steps(ask, placement.host)
-        return refuse(*blockers, *against, *missing, choices=placement.choices, withheld=withheld)
-    return _waves(ask, Fitting(ask.vm, goal, placement, ask.numa, ask.catalog), warnings)
+        rejections, _ = findings(_rule_case(request, first_host))
+        ha_reasons = dict.fromkeys(ha_refusals.values())
+        reasons = (*blockers, *rejections, *ha_reasons, *placement, *_suggest_other_hosts(request))
+        return refuse(*reasons, withheld=_withheld_steps(request, first_host))
+    goal = with_backings(request.goal, placement.host)
+    rejections, warnings = findings(_rule_case(request, placement.host))
+    missing_devices = () if isinstance(goal, Goal) else goal
+    if not isinstance(goal, Goal) or blockers or rejections:
+        withheld = _withheld_steps(request, placement.host)
+        return refuse(*blockers, *rejections, *missing_devices, choices=placement.choices, withheld=withheld)
+    return _waves(request, Fitting(request.vm, goal, placement, request.numa, request.catalog), warnings)
 
 
-def _withheld_steps(ask: ResolvedAttach, host: Host | None) -> tuple[Step, ...]:
+def _withheld_steps(request: ResolvedAttach, host: Host | None) -> tuple[Step, ...]:
     """Return the steps that the plan would have on that host if nothing were refused."""
     if host is None:
         return ()
-    fitting = Fitting(ask.vm, ask.goal, Placement(host), NumaPolicy.NONE, ask.catalog)
-    power = power_moves(ask.vm, ask.power, host.ref)
+    fitting = Fitting(request.vm, request.goal, Placement(host), NumaPolicy.NONE, request.catalog)
+    power = power_moves(request.vm, request.power, host.ref)
     return (*_steps(power.before), *_steps(_move(fitting)), *_steps(_edit(fitting)), *_steps(power.after))
 
 
@@ -322,10 +328,10 @@ def _edit(fitting: Fitting) -> tuple[Wave, ...]:
     return () if change.empty else (Wave(f"reconfigure {vm.name}", (ReconfigureVm(vm.ref, change),)),)
 
 
-def _waves(ask: ResolvedAttach, fitting: Fitting, warnings: tuple[str, ...]) -> Plan:
+def _waves(request: ResolvedAttach, fitting: Fitting, warnings: tuple[str, ...]) -> Plan:
     """Return the plan that stops, moves, reconfigures and starts the VM, with all warnings."""
-    vm, placement = ask.vm, fitting.placement
-    power = power_moves(vm, ask.power, placement.host.ref)
+    vm, placement = request.vm, fitting.placement
+    power = power_moves(vm, request.power, placement.host.ref)
     move = _move(fitting)
     return Plan(
         waves=(*power.before, *move, *_edit(fitting), *power.after),
@@ -333,9 +339,9 @@ def _waves(ask: ResolvedAttach, fitting: Fitting, warnings: tuple[str, ...]) -> 
             *warnings,
             *placement.doubts,
             *warnings_of(fitting),
-            *remote_memory(ask.vm, ask.numa, placement, ask.inventory),
-            *warn_of_remote_memory(ask.vm, ask.numa, placement, ask.inventory),
-            *_competitors(ask, fitting),
+            *remote_memory(request.vm, request.numa, placement, request.inventory),
+            *warn_of_remote_memory(request.vm, request.numa, placement, request.inventory),
+            *_warn_of_displaced_vms(request, fitting),
             *power.warnings,
         ),
         choices=placement.choices,
@@ -343,36 +349,36 @@ def _waves(ask: ResolvedAttach, fitting: Fitting, warnings: tuple[str, ...]) -> 
     )
 
 
-def _case(ask: ResolvedAttach, host: Host | None) -> Case:
-    return Case(ask.vm, ask.goal.devices, ask.goal.device_group is not None, host, ask.catalog)
+def _rule_case(request: ResolvedAttach, host: Host | None) -> Case:
+    return Case(request.vm, request.goal.devices, request.goal.device_group is not None, host, request.catalog)
 
 
-def _is_bound(ask: ResolvedAttach, host: Host) -> bool:
-    """Whether the VM is bound to as few NUMA nodes of the host as hold it, and its pinned vGPUs are on them."""
-    bound_nodes = (ask.vm.extra_config or {}).get(AFFINITY_KEY, "").split(",")
+def _is_bound(request: ResolvedAttach, host: Host) -> bool:
+    """Return whether the VM is bound to as few NUMA nodes of the host as hold it, with its pinned vGPUs on them."""
+    bound_nodes = (request.vm.extra_config or {}).get(AFFINITY_KEY, "").split(",")
     nodes = [node for node in host.numa_nodes if str(node.id) in bound_nodes]
-    needed = nodes_needed(ask.vm, () if ask.needs.grouped else ask.needs.demands, host, ask.catalog)
+    needed = nodes_needed(request.vm, () if request.needs.grouped else request.needs.demands, host, request.catalog)
     if len(nodes) != len(bound_nodes) or len(nodes) != needed:
         return False
-    part = share_of_vm(ask.vm, len(nodes))
-    if any(node_shortages(part, node, host, ask.inventory) for node in nodes):
+    vm_share = share_of_vm(request.vm, len(nodes))
+    if any(node_shortages(vm_share, node, host, request.inventory) for node in nodes):
         return False
-    if not set(pins_of(ask.vm)) <= {passthru_number(device.key) for device in ask.vm.vgpus}:
+    if not set(pins_of(request.vm)) <= {passthru_number(device.key) for device in request.vm.vgpus}:
         return False  # a pin that binds no vGPU: the one that it was meant for may run on any GPU
-    pinned = [host.gpu(address) for address in pins_of(ask.vm).values()]
-    return all(gpu is not None and gpu.numa_node in {node.id for node in nodes} for gpu in pinned)
+    pinned_gpus = [host.gpu(address) for address in pins_of(request.vm).values()]
+    return all(gpu is not None and gpu.numa_node in {node.id for node in nodes} for gpu in pinned_gpus)
 
 
-def _elsewhere(ask: ResolvedAttach) -> Iterator[Rejection]:
+def _suggest_other_hosts(request: ResolvedAttach) -> Iterator[Rejection]:
     """Yield a rejection that names other hosts that can take the VM, if only its own host was checked."""
-    if [host.ref for host in ask.hosts] == [ask.vm.host]:
-        rejection = able_elsewhere(ask.needs, ask.inventory, ask.catalog)
+    if [host.ref for host in request.hosts] == [request.vm.host]:
+        rejection = suggest_other_hosts(request.needs, request.inventory, request.catalog)
         if rejection is not None:
             yield rejection
 
 
-def _competitors(ask: ResolvedAttach, fitting: Fitting) -> Iterator[str]:
+def _warn_of_displaced_vms(request: ResolvedAttach, fitting: Fitting) -> Iterator[str]:
     """Yield a warning for each VM that would no longer find its GPUs once this VM runs."""
-    after = ask.inventory.with_vm(replace(ask.vm, host=fitting.placement.host.ref))
-    vm = project(ReconfigureVm(ask.vm.ref, change_of(fitting)), after).vm(ask.vm.ref)
-    yield from warn_of_displaced(vm, fitting.placement.host, after, ask.catalog)
+    after = request.inventory.with_vm(replace(request.vm, host=fitting.placement.host.ref))
+    vm = project(ReconfigureVm(request.vm.ref, change_of(fitting)), after).vm(request.vm.ref)
+    yield from warn_of_displaced(vm, fitting.placement.host, after, request.catalog)

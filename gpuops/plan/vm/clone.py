@@ -27,7 +27,7 @@ PRIVILEGES: Final = ("VirtualMachine.Provisioning.DeployTemplate",)
 class Cloning:
     """The plan: the VM that already exists, or the clone to create, or all reasons against it."""
 
-    there: Vm | None = None
+    existing_vm: Vm | None = None
     new: CloneVm | None = None
     rejections: tuple[Rejection, ...] = ()
 
@@ -60,27 +60,27 @@ class Clone:
         host = inventory.find_host(self.host) if self.host is not None else inventory.host_of(source)
         vcpus, memory_mib = self.vcpus or source.vcpus, self.memory_mib or source.memory_mib
         if host is None or vcpus is None or memory_mib is None:
-            hint = "name a host, vcpus and memory"
+            hint = "give host, vcpus and memory"
             return Cloning(rejections=(Rejection(source.name, "its host or its size cannot be read", hint=hint),))
-        store = self._store(host, inventory)
-        rejections = tuple(self._source_rejections(source, host, store))
+        datastore = self._find_datastore(host, inventory)
+        rejections = tuple(self._source_rejections(source, host, datastore))
         if rejections:
             return Cloning(rejections=rejections)
-        home = self.folder or source.folder
-        new_ref = f"{NEW_VM}{home.rstrip('/')}/{self.vm}"
-        return Cloning(new=CloneVm(new_ref, self.vm, source.ref, host.ref, folder, store, vcpus, memory_mib))
+        folder_path = self.folder or source.folder
+        new_ref = f"{NEW_VM}{folder_path.rstrip('/')}/{self.vm}"
+        return Cloning(new=CloneVm(new_ref, self.vm, source.ref, host.ref, folder, datastore, vcpus, memory_mib))
 
-    def _source_rejections(self, source: Vm, host: Host, store: str | None) -> Iterator[Rejection]:
+    def _source_rejections(self, source: Vm, host: Host, datastore: str | None) -> Iterator[Rejection]:
         if not source.template:
             hint = "name a template, or convert this VM to one: gpuops clones only templates"
             yield Rejection(source.name, "is not a template", hint=hint)
         out_of_reach = unreachable(host)
         if out_of_reach is not None:
             yield out_of_reach
-        if self.datastore is not None and store is None:
+        if self.datastore is not None and datastore is None:
             yield Rejection(host.name, f"has no datastore {self.datastore!r} that this login can see")
 
-    def _store(self, host: Host, inventory: Inventory) -> str | None:
+    def _find_datastore(self, host: Host, inventory: Inventory) -> str | None:
         """Return the id of the named datastore of the host; None if the host has no such datastore."""
         datastores = (inventory.datastores.get(ref) for ref in host.datastores or ())
         return next(

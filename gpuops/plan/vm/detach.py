@@ -21,13 +21,13 @@ from gpuops.plan.devices.goal import (
     Goal,
     broken_groups,
     devices_named,
+    goal_without,
     group_goal,
     group_of,
     kept_pins,
     pci_type,
     pin_changes,
     profile_meant,
-    without,
 )
 from gpuops.plan.devices.settings import KEY, Baseline, read, restore_settings
 from gpuops.plan.placement.host_filters import unreachable
@@ -50,13 +50,13 @@ class Detach:
         ),
     ] = ()
     dynamic: Annotated[bool, Option("Dynamic DirectPath I/O devices, all or those named below.")] = False
-    label: Annotated[str | None, Option("Only the dynamic ones with this label.", "LABEL", Names.LABELS)] = None
+    label: Annotated[str | None, Option("Dynamic devices with this hardware label.", "LABEL", Names.LABELS)] = None
     device_type: Annotated[
-        tuple[str, ...], Option("Only the dynamic ones of this kind. May be repeated.", "VENDOR:DEVICE")
+        tuple[str, ...], Option("Dynamic devices of this PCI type. May be repeated.", "VENDOR:DEVICE")
     ] = ()
     device_group: Annotated[str | None, Option("All devices of this vendor device group.", "NAME")] = None
     all: Annotated[bool, Option("Every GPU device; other passthrough devices stay.")] = False
-    count: Annotated[int | None, Option("How many stay; default none.", "N")] = None
+    count: Annotated[int | None, Option("How many of these the VM keeps; default none.", "N")] = None
     """The number of devices that remain, as in `attach --count`."""
     power: Annotated[PowerPolicy, Option(POWER_HELP)] = PowerPolicy.REFUSE
 
@@ -88,35 +88,35 @@ class Detach:
         if vm.devices is None:
             return refuse(*blockers)
         named_devices = self._named_devices(vm, inventory, catalog)
-        goal = without(vm, named_devices[self.count or 0 :])  # the first `count` of them stay
-        change = _change(vm, goal)
+        goal = goal_without(vm, named_devices[self.count or 0 :])  # the first `count` of them stay
+        change = _removal(vm, goal)
         # No device is removed. If settings cannot be restored now, that is no reason to refuse the request.
         if goal.unchanged and (change.empty or power_blockers(vm, self.power) or blockers):
-            return Plan(because=(self._nothing(vm, named_devices),))
-        against = (*blockers, *power_blockers(vm, self.power), *broken_groups(vm, goal))
+            return Plan(because=(self._explain_nothing_to_detach(vm, named_devices),))
+        rejections = (*blockers, *power_blockers(vm, self.power), *broken_groups(vm, goal))
         power = power_moves(vm, self.power, vm.host)
         edit = Wave(f"reconfigure {vm.name}", (ReconfigureVm(vm.ref, change),))
         waves = (*power.before, edit, *power.after)
-        if against:
-            return refuse(*against, withheld=tuple(step for wave in waves for step in wave.steps))
+        if rejections:
+            return refuse(*rejections, withheld=tuple(step for wave in waves for step in wave.steps))
         return Plan(
             waves=waves,
-            warnings=(*_remaining_changes(vm, goal), *power.warnings),
-            because=_because(goal, change),
+            warnings=(*_warn_of_kept_settings(vm, goal), *power.warnings),
+            because=_describe_removal(goal, change),
             disruptive=bool(power.before),
         )
 
     def _check(self) -> None:
         dynamic = self.dynamic or self.label is not None or bool(self.device_type)
-        kinds = [self.profile is not None, bool(self.device), dynamic, self.device_group is not None, self.all]
-        if sum(kinds) != 1:
+        given_options = [self.profile is not None, bool(self.device), dynamic, self.device_group is not None, self.all]
+        if sum(given_options) != 1:
             raise UsageError(
                 "detach needs exactly one of --profile, --device, --dynamic, --device-group and --all",
                 hint="use --all to remove every GPU device",
             )
         if self.count is not None and (self.count < 0 or not (self.profile or dynamic)):
-            hint = "give the number of vGPUs or dynamic devices that remain, 0 or more"
-            raise UsageError(f"--count {self.count} is not valid here", hint=hint)
+            hint = "use --count only with --profile or dynamic devices: the number that remains, 0 or more"
+            raise UsageError(f"--count {self.count} is not valid", hint=hint)
 
     def _named_devices(self, vm: Vm, inventory: Inventory, catalog: Catalog) -> tuple[GpuDevice, ...]:
         """Return the VM's devices that the options name."""
@@ -131,7 +131,7 @@ class Detach:
             addresses = {PciAddress.parse(text) for text in self.device}
             return tuple(d for d in devices if isinstance(d, DirectPathDevice) and d.address in addresses)
         if self.device_group is not None:
-            return _group(vm, self.device_group, inventory)
+            return _devices_of_group(vm, self.device_group, inventory)
         types = {pci_type(text) for text in self.device_type}
         return tuple(
             device
@@ -141,7 +141,7 @@ class Detach:
             and (not types or set(device.allowed) == types)
         )
 
-    def _nothing(self, vm: Vm, named_devices: tuple[GpuDevice, ...]) -> str:
+    def _explain_nothing_to_detach(self, vm: Vm, named_devices: tuple[GpuDevice, ...]) -> str:
         device_text = self.profile or self.device_group or ", ".join(self.device) or "dynamic device"
         if self.label is not None or self.device_type:
             device_text += f" ({', '.join([*filter(None, [self.label]), *self.device_type])})"
@@ -154,20 +154,21 @@ class Detach:
         return f"{vm.name} has no {device_text}; nothing to detach (it has: {gpu_names(vm)})"
 
 
-def _group(vm: Vm, name: str, inventory: Inventory) -> tuple[GpuDevice, ...]:
+def _devices_of_group(vm: Vm, name: str, inventory: Inventory) -> tuple[GpuDevice, ...]:
     """Return the devices of the VM's group of that name. The host that offers the group knows its members.
 
     If the host does not, and the VM has only one group, that one is used.
     """
     host = inventory.host_of(vm)
-    answer = group_goal(vm, name, (host,) if host else (), ())
-    if isinstance(answer, Goal):
-        return tuple(device for device in answer.kept if device.key in answer.asked)
+    # The goal of adding the group: its members that the VM already has are the requested devices among the kept ones.
+    goal = group_goal(vm, name, (host,) if host else (), ())
+    if isinstance(goal, Goal):
+        return tuple(device for device in goal.kept if device.key in goal.requested_keys)
     numbers = {group_of(device) for device in vm.devices or ()} - {None}
     return tuple(d for d in vm.devices or () if group_of(d) in numbers) if len(numbers) == 1 else ()
 
 
-def _change(vm: Vm, goal: Goal) -> VmChange:
+def _removal(vm: Vm, goal: Goal) -> VmChange:
     """Return the removal, which also restores the old settings if no GPU remains; empty if nothing is to do."""
     removal = VmChange(
         remove=tuple(device.key for device in goal.removed),
@@ -187,25 +188,26 @@ def _change(vm: Vm, goal: Goal) -> VmChange:
 
 
 def _needs_settings(device: GpuDevice) -> bool:
-    """Whether the device may need the settings that the attach changed: a whole device does, one that cannot be read
-    may."""
+    """Return whether the device needs, or may need, the settings that attach changed. A device that cannot be read may
+    need them."""
     return is_gpu(device) or is_no_gpu(device) or is_unreadable(device)
 
 
-def _because(goal: Goal, change: VmChange) -> tuple[str, ...]:
+def _describe_removal(goal: Goal, change: VmChange) -> tuple[str, ...]:
     devices = tuple(f"detaches {signature(device)}" for device in goal.removed)
     return (*devices, "restores the settings from before the first attach") if KEY in change.extra_config else devices
 
 
-def _remaining_changes(vm: Vm, goal: Goal) -> tuple[str, ...]:
-    """Return a warning of what is not restored although the last GPU is removed."""
+def _warn_of_kept_settings(vm: Vm, goal: Goal) -> tuple[str, ...]:
+    """Return a warning of the settings that are not restored although the last GPU is removed."""
     if any(map(_needs_settings, goal.kept)):
         return ()
     baseline = read(vm)
     if baseline is None:
         return (f"{KEY} of {vm.name} cannot be read: its memory reservation, MMIO and NUMA settings stay as they are",)
     if baseline == Baseline():
-        return (f"{vm.name} keeps no values from before: its memory reservation and MMIO settings stay as they are",)
+        rule = f"the settings of {vm.name} before its first attach are not stored"
+        return (f"{rule}: its memory reservation and MMIO settings stay as they are",)
     if goal.kept and baseline.memory_locked is not None:
         names = ", ".join(signature(device) for device in goal.kept)
         return (f"the memory of {vm.name} stays reserved in full: {names} needs it",)

@@ -47,11 +47,11 @@ class SeveralVms:
 
     def vm_details(self, inventory: Inventory) -> Collection[str]:
         """Refs of the VMs whose devices the plan needs: those on hosts without GPUs are not read in bulk."""
-        return self._of_each(lambda request: request.vm_details(inventory))
+        return self._collect_refs(lambda request: request.vm_details(inventory))
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts whose QueryConfigTarget the plan needs."""
-        return self._of_each(lambda request: request.config_targets(inventory))
+        return self._collect_refs(lambda request: request.config_targets(inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
         """Plan all requests in this snapshot. A request with an unknown name is refused like any other.
@@ -59,14 +59,14 @@ class SeveralVms:
         Raises UsageError if two requests name the same VM.
         """
         parts = self.parts(inventory, catalog, now)
-        against = tuple(dict.fromkeys(reason for part in parts for reason in part.plan.rejections))
+        rejections = tuple(dict.fromkeys(reason for part in parts for reason in part.plan.rejections))
         possible = [part.plan for part in parts if part.plan.feasible]
         withheld = tuple(step for part in parts for step in (part.plan.withheld or part.plan.steps))
-        if against and not (self.partial and possible):
-            return refuse(*against, withheld=withheld)
+        if rejections and not (self.partial and possible):
+            return refuse(*rejections, withheld=withheld)
         return Plan(
             waves=tuple(_waves(possible)),
-            unmet=against,
+            unmet=rejections,
             warnings=tuple(dict.fromkeys(line for plan in possible for line in plan.warnings)),
             because=tuple(dict.fromkeys(line for plan in possible for line in plan.because)),
             choices=tuple(choice for plan in possible for choice in plan.choices),
@@ -75,6 +75,7 @@ class SeveralVms:
 
     def parts(self, inventory: Inventory, catalog: Catalog, now: datetime) -> tuple[Part, ...]:
         """Return each VM's plan, made on the snapshot after the feasible plans before it. Raises UsageError."""
+        # `snapshot` is what the earlier plans leave; `names_by_ref` holds the name under which each VM was requested.
         snapshot, parts, names_by_ref = inventory, [], dict[str, str]()
         for request in self.requests:
             try:
@@ -94,12 +95,12 @@ class SeveralVms:
                 snapshot = project(step, snapshot, catalog)
         return tuple(parts)
 
-    def _of_each(self, ask: Callable[[Change], Collection[str]]) -> Collection[str]:
+    def _collect_refs(self, refs_of: Callable[[Change], Collection[str]]) -> Collection[str]:
         """Collect the refs that the requests need read, each once. Requests with unknown names need none."""
         refs: dict[str, None] = {}
         for request in self.requests:
             try:
-                refs |= dict.fromkeys(ask(request))
+                refs |= dict.fromkeys(refs_of(request))
             except UsageError:
                 continue  # `parts` reports it
         return tuple(refs)
@@ -127,8 +128,8 @@ def _waves(plans: list[Plan]) -> Iterator[Wave]:
     Such VMs are off and hold no GPU. A plan that stops, moves or starts its VM runs alone, so that each start finds the
     free GPUs that it was planned on.
     """
-    for quiet, group in groupby(plans, key=_only_reconfigures):
-        if not quiet:
+    for only_reconfigure, group in groupby(plans, key=_only_reconfigures):
+        if not only_reconfigure:
             yield from (wave for plan in group for wave in plan.waves)
             continue
         steps = tuple(step for plan in group for step in plan.steps)

@@ -13,7 +13,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.plan import Rejection, Wave, some_names
+from gpuops.plan.core.plan import READ_HOST, READ_VM, Rejection, Wave, some_names
 from gpuops.plan.core.scope import device_hosts, gpu_hosts
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ShutDownGuest
 from gpuops.plan.placement.host_filters import unreachable
@@ -73,7 +73,7 @@ def power_blockers(vm: Vm, policy: PowerPolicy) -> tuple[Rejection, ...]:
             rule = "is suspended: its devices cannot change, and a power-off would lose the guest's unsaved state"
             return (Rejection(vm.name, rule, hint=hint),)
         case _:
-            return (Rejection(vm.name, "its power state cannot be read"),)
+            return (Rejection(vm.name, "its power state cannot be read", hint=READ_VM),)
 
 
 def power_moves(vm: Vm, policy: PowerPolicy, host: str | None) -> PowerMoves:
@@ -92,7 +92,7 @@ def power_moves(vm: Vm, policy: PowerPolicy, host: str | None) -> PowerMoves:
     return PowerMoves((Wave(f"stop {vm.name}", (ShutDownGuest(vm.ref),)),), after)
 
 
-_NEEDED: Final = ("config", "runtime", "recentTask", "rootSnapshot", "summary.config")
+_NEEDED_PROPERTIES: Final = ("config", "runtime", "recentTask", "rootSnapshot", "summary.config")
 """Property paths of a VM that gpuops must be able to read before it changes the VM."""
 
 Reason = str | tuple[str, str]
@@ -102,13 +102,13 @@ VmCheck = Callable[[Vm], Reason | None]
 
 def reachable(vm: Vm) -> Reason | None:
     if vm.connected is None:
-        return "its connection state cannot be read"
+        return "its connection state cannot be read", READ_VM
     return None if vm.connected else "is not connected: vCenter cannot reach its host or its files"
 
 
 def no_template(vm: Vm) -> Reason | None:
     if vm.template is None:
-        return "whether it is a template cannot be read"
+        return "whether it is a template cannot be read", READ_VM
     return ("is a template", "convert it to a virtual machine, or deploy one from it") if vm.template else None
 
 
@@ -126,9 +126,9 @@ def no_task(vm: Vm) -> Reason | None:
 
 
 def readable(vm: Vm) -> Reason | None:
-    hidden = [path for path in vm.unreadable if path.startswith(_NEEDED)]
+    hidden = [path for path in vm.unreadable if path.startswith(_NEEDED_PROPERTIES)]
     if hidden:
-        return f"this login cannot read all of it: {', '.join(hidden)}"
+        return f"this login cannot read all properties of the VM: {', '.join(hidden)}", READ_VM
     if vm.devices is None or vm.extra_config is None:
         return "its devices and settings were not read"
     return None
@@ -161,7 +161,8 @@ def state_blockers(vm: Vm) -> tuple[Rejection, ...]:
     return tuple(rejections)
 
 
-_FEW: Final = 5
+_MOST_NAMES: Final = 5
+"""How many hosts a hint names at most."""
 
 
 def hosts_for(
@@ -174,8 +175,8 @@ def hosts_for(
     if named is not None:
         return (inventory.find_host(named),)
     current_host = inventory.host_of(vm)
-    stay = (current_host,) if current_host else ()
-    return (*stay, *others_with_gpus(vm, inventory, any_device=any_device)) if move else stay
+    own_host = (current_host,) if current_host else ()
+    return (*own_host, *others_with_gpus(vm, inventory, any_device=any_device)) if move else own_host
 
 
 def move_blockers(
@@ -191,14 +192,13 @@ def move_blockers(
     return (Rejection(vm.name, f"is registered on {current_host.name}, not on {hosts[0].name}", hint=hint),)
 
 
-def unread(vm: Vm, hosts: tuple[Host, ...], inventory: Inventory) -> tuple[Rejection, ...]:
+def unreadable_profiles(vm: Vm, hosts: tuple[Host, ...], inventory: Inventory) -> tuple[Rejection, ...]:
     """Return a rejection for each host, of these and the VM's own, whose profiles cannot be read."""
     rejections = [] if inventory.host_of(vm) else [_host_unreadable(vm)]
-    unreadable_hosts = [host for host in hosts if host.profiles is None and not host.readable]
-    rejections += [
-        unreachable(host) or Rejection(host.name, "the vGPU profiles it offers cannot be read")
-        for host in unreadable_hosts
-    ]
+    for host in hosts:
+        if host.profiles is None and not host.readable:
+            unreadable = Rejection(host.name, "the vGPU profiles it offers cannot be read", hint=READ_HOST)
+            rejections.append(unreachable(host) or unreadable)
     return tuple(rejections)
 
 
@@ -207,7 +207,7 @@ def _host_unreadable(vm: Vm) -> Rejection:
     return Rejection(vm.name, "the host it is registered on cannot be read", hint=hint)
 
 
-def able_elsewhere(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Rejection | None:
+def suggest_other_hosts(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Rejection | None:
     """Return a rejection whose hint names the other hosts that could take the VM, or that offer its profiles.
 
     None if the VM's host is unknown, or the other rejections already say that no host offers the profiles.
@@ -216,20 +216,20 @@ def able_elsewhere(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Rej
     if current_host is None:
         return None
     any_device = any(not isinstance(demand, WantsVgpu) for demand in needs.demands)
-    others = others_with_gpus(vm, inventory, any_device=any_device)
-    able = [
+    other_hosts = others_with_gpus(vm, inventory, any_device=any_device)
+    able_hosts = [
         host.name
-        for host in others
+        for host in other_hosts
         if isinstance(place(replace(needs, hosts=(host.ref,)), inventory, catalog), Placement)
     ]
-    if able:
-        return able_instead(vm, able, current_host)
+    if able_hosts:
+        return suggest_move(vm, able_hosts, current_host)
     profiles = tuple(dict.fromkeys(demand.profile for demand in needs.demands if isinstance(demand, WantsVgpu)))
-    offering = [host for host in (*others, current_host) if profiles and all(map(host.offers, profiles))]
-    full = [host.name for host in offering if host is not current_host]
-    if full:
-        verbs = "offer it too, but have" if len(full) > 1 else "offers it too, but has"
-        hint = f"{some_names(full, _FEW)} {verbs} no room now"
+    offering = [host for host in (*other_hosts, current_host) if profiles and all(map(host.offers, profiles))]
+    full_hosts = [host.name for host in offering if host is not current_host]
+    if full_hosts:
+        verbs = "offer it too, but have" if len(full_hosts) > 1 else "offers it too, but has"
+        hint = f"{some_names(full_hosts, _MOST_NAMES)} {verbs} no room now"
         return Rejection(vm.name, f"is registered on {current_host.name}, which cannot take it", hint=hint)
     if not current_host.readable or offering or not profiles:
         return None
@@ -237,9 +237,9 @@ def able_elsewhere(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Rej
     return Rejection(vm.name, f"no other host offers {', '.join(profiles)} either", hint=hint)
 
 
-def able_instead(vm: Vm, names: Sequence[str], current_host: Host) -> Rejection:
+def suggest_move(vm: Vm, names: Sequence[str], current_host: Host) -> Rejection:
     """Return the rejection because of the VM's own host, with a hint to these hosts."""
-    hint = f"{some_names(names, _FEW)} can take it: use --move cold to move it there while it is off"
+    hint = f"{some_names(names, _MOST_NAMES)} can take it: use --move cold to move it there while it is off"
     return Rejection(vm.name, f"is registered on {current_host.name}, which cannot take it", hint=hint)
 
 

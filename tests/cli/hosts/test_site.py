@@ -46,7 +46,10 @@ def test_what_differs_is_changed_once_and_then_holds(lab: Lab, site: Callable[[s
         "  ml-01  drs: cluster -> manual",
         "  ml-07  devices: none -> a100-3-20c",
         "  ml-07  mark team: none -> red",
-        "warning: ml-01 keeps no values from before: its memory reservation and MMIO settings stay as they are",
+        (
+            "warning: the settings of ml-01 before its first attach are not stored: "
+            "its memory reservation and MMIO settings stay as they are"
+        ),
         "5 settings differ; dry run: nothing was changed",
     ]
     assert lab.run("assert", "--file", file).exit_code == 3

@@ -13,7 +13,7 @@ import yaml
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.command_line import called, command, hosts_called
 from gpuops.plan.core.guest_address import unicast_address
-from gpuops.plan.core.plan import Rejection, said_once, some_names
+from gpuops.plan.core.plan import Rejection, some_names, summarize_similar
 from tests.plan.case import CASES
 
 NAMES: Final = (
@@ -100,7 +100,7 @@ def test_no_host(text: str) -> None:
 
 
 def lines(*rejections: Rejection) -> list[str]:
-    return [rejection.line for rejection in said_once(rejections)]
+    return [rejection.line for rejection in summarize_similar(rejections)]
 
 
 def test_other_reasons_are_not_alike() -> None:

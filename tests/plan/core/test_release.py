@@ -70,7 +70,7 @@ def test_virtual_nodes_are_set_only_where_the_release_has_them(
         ),
         (
             "7.0.3",
-            "a is wider than a NUMA node; coresPerNumaNode needs vmx-20, it has vmx-19",
+            "a is wider than a NUMA node; coresPerNumaNode needs vmx-20, and it has vmx-19",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from gpuops.catalog import load
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
 from gpuops.plan.devices.rules import SIZE_KEY, USE_KEY, Mmio, mmio_for, mmio_keys
-from gpuops.plan.devices.settings import KEY, Baseline, kept_with, read, restore_settings, write
+from gpuops.plan.devices.settings import KEY, Baseline, read, restore_settings, with_baseline, write
 from gpuops.plan.placement.project import project
 from tests.plan.snapshots import FIRST, catalog, device, host, inventory, vm, whole
 
@@ -27,22 +27,22 @@ def change_vm(before: Vm, change: VmChange) -> Vm:
 
 def test_what_is_changed_is_kept_and_comes_back() -> None:
     before = plain()
-    after = change_vm(before, kept_with(before, CHANGE))
+    after = change_vm(before, with_baseline(before, CHANGE))
     assert read(after) == Baseline(False, 512, True, 0, {"a": "0", "b": ""})
     assert change_vm(after, restore_settings(after, memory_too=True)) == before
 
 
 def test_a_second_change_adds_to_what_is_kept_and_overwrites_nothing() -> None:
     before = plain()
-    once = change_vm(before, kept_with(before, CHANGE))
-    twice = change_vm(once, kept_with(once, VmChange(cores_per_numa_node=4, extra_config={"a": "9", "c": "3"})))
+    once = change_vm(before, with_baseline(before, CHANGE))
+    twice = change_vm(once, with_baseline(once, VmChange(cores_per_numa_node=4, extra_config={"a": "9", "c": "3"})))
     assert read(twice) == Baseline(False, 512, True, 0, {"a": "0", "b": "", "c": ""})
     assert change_vm(twice, restore_settings(twice, memory_too=True)) == before
 
 
 def test_without_the_memory_the_reservation_stays_full() -> None:
     before = plain()
-    after = change_vm(before, kept_with(before, CHANGE))
+    after = change_vm(before, with_baseline(before, CHANGE))
     settings_after = change_vm(after, restore_settings(after, memory_too=False))
     assert (settings_after.memory_locked, settings_after.memory_reservation_mib, settings_after.cpu_hot_add) == (
         True,
@@ -53,7 +53,7 @@ def test_without_the_memory_the_reservation_stays_full() -> None:
 
 
 def test_a_change_that_changes_nothing_keeps_nothing() -> None:
-    assert kept_with(plain(), VmChange()) == VmChange()
+    assert with_baseline(plain(), VmChange()) == VmChange()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_text_that_gpuops_did_not_write_is_left_alone(text: str) -> None:
     strange = replace(plain(), extra_config={KEY: text})
     assert read(strange) is None
     assert restore_settings(strange, memory_too=True) == VmChange()
-    assert KEY not in kept_with(strange, CHANGE).extra_config
+    assert KEY not in with_baseline(strange, CHANGE).extra_config
 
 
 def test_the_text_is_the_same_for_the_same_values() -> None:

@@ -469,7 +469,8 @@ def _address_nowhere(place: _Place, match: re.Match[str]) -> bool:
 
 
 _WIDER: Final = (
-    r"is too small in one NUMA node: each of (?P<nodes>\d+) needs (?P<least>\d+)(?: or (?P<most>\d+))? of its "
+    r"one NUMA node is too small for the VM: each of (?P<nodes>\d+) nodes needs "
+    r"(?P<least>\d+)(?: or (?P<most>\d+))? of its "
     r"(?P<devices>\d+) v?GPUs, (?P<cores>\d+) cores and (?P<mib>\d+) MiB"
 )
 _HELD: Final = r"(?:; held by (?P<held>.*?))?: needs 1 slot, 0 there"

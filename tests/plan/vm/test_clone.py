@@ -41,13 +41,13 @@ def test_what_is_not_said_is_the_templates(lab: Inventory) -> None:
 
 def test_a_vm_of_that_name_is_the_one_that_is_meant(lab: Inventory) -> None:
     clone = Clone("ml-07", "nobody").planned(lab, None)
-    assert (clone.there, clone.new, clone.rejections) == (lab.find_vm("ml-07"), None, ())
+    assert (clone.existing_vm, clone.new, clone.rejections) == (lab.find_vm("ml-07"), None, ())
     clone = Clone("golden", "golden").planned(lab, None)
     assert [rejection.rule for rejection in clone.rejections] == ["is a template, not a VM"]
     twin = replace(lab.find_vm("ml-07"), ref="twin", path="/dc/vm/b/ml-07", instance_uuid=None)
     with pytest.raises(VmAmbiguous):
         Clone("ml-07", "golden").planned(lab.with_vm(twin), None)
-    existing = Clone("ml-07", "golden", folder="/dc/vm/b/").planned(lab.with_vm(twin), "group-v9").there
+    existing = Clone("ml-07", "golden", folder="/dc/vm/b/").planned(lab.with_vm(twin), "group-v9").existing_vm
     assert existing is not None
     assert existing.ref == "twin"
 

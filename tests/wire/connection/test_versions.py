@@ -139,7 +139,7 @@ def test_what_the_version_cannot_say_is_refused_by_name(
 ) -> None:
     """Not "no such label on the host", nor "it offers: none": this API cannot show whether there is one."""
     with vcenter(version, tmp_path) as (server, site):
-        assert refusal_lines(site, wish) == [f"{wish.vm}: this vCenter speaks API {version}; {limitation}"]
+        assert refusal_lines(site, wish) == [f"{wish.vm}: this vCenter has API version {version}; {limitation}"]
         assert list(server.world.ledger) == []
 
 

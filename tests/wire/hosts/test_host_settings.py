@@ -162,7 +162,7 @@ def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(bench: Bench, moc
     report = bench.set()
     [outcome] = report.outcomes
     assert (outcome.verdict, report.exit_code) == (Verdict.FAILED if session_ends else Verdict.SKIPPED, 4)
-    assert outcome.reason == "its module options were changed by somebody else meanwhile"
+    assert outcome.reason == "its module options were changed by somebody else since the plan was made"
     assert bench.state().module_options == "foreign=2"
 
 

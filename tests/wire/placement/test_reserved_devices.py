@@ -193,7 +193,8 @@ def test_passthrough_of_a_device_that_is_no_gpu_warns_of_what_is_reserved(tmp_pa
                 {"dpp-1": DirectPathProfileState("dpp-1", "amd", "", config)},
                 (ReservationState(config, 2, place, ("kube-*",)),),
             )
-        warning_text = "2 of amd reserved, not free: 1 would surely be left: VMs with this reservation may find no GPU"
+        remaining = "2 of amd are reserved for other VMs, and only 1 would surely be left"
+        warning_text = f"{remaining}: VMs with this reservation may find no GPU"
         for options in ({"on": False}, {"on": True, "label": "other"}):
             code, (warnings, _) = switch(amd, apply=False, **options)
             assert (code, [warning.partition(": ")[2] for warning in warnings if "reserved" in warning]) == (

@@ -61,7 +61,7 @@ def test_attach_replaces_the_entry_and_the_vm_starts(
         assert errors_of(site) == [f"does not start: {reason}"]
         report = run(Attach(VM, device=(ADDRESS,), power=PowerPolicy.ON), site, apply=True)
         assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DONE, Verdict.DONE], report.plan.rejections
-        assert f"{VM}: {reason}: it is replaced" in report.plan.warnings
+        assert f"{VM}: {reason}: gpuops replaces the entry" in report.plan.warnings
         assert errors_of(site) == []
     methods = [change.method for change in lab.world.ledger if change.name == VM]
     assert methods == ["ReconfigVM_Task", "PowerOnVM_Task"]

@@ -70,19 +70,19 @@ class GpuStates:
         if state_number is None:
             state_number = self._numbers[key] = len(self._stand_ins)
             # GPUs that differ only in address and NUMA node have the same number.
-            alike = replace(state, gpu=replace(gpu, address=_SOMEWHERE, numa_node=None))
-            self._stand_ins.append((alike, is_held))
+            stand_in = replace(state, gpu=replace(gpu, address=_SOMEWHERE, numa_node=None))
+            self._stand_ins.append((stand_in, is_held))
         return state_number
 
     def vgpu_surely(self, profile: str) -> Table:
-        """1 where a vGPU of the profile finds a slot for certain."""
+        """Return a table with 1 for the states in which a vGPU of the profile finds a slot for certain, else 0."""
         demand = WantsVgpu(0, profile)
         return self._table(
             ("surely", profile), lambda state, _: judge_slot(state, demand, _VM, _HOST, self.catalog) == ""
         )
 
     def with_vgpu(self, profile: str) -> Table:
-        """The state with one more vGPU of the profile."""
+        """Return a table of the states with one more vGPU of the profile."""
 
         def after(state: GpuState, is_held: bool) -> int:
             return self.number(with_expected(state, Tenant("", "", profile), self.catalog), is_held)
@@ -90,7 +90,7 @@ class GpuStates:
         return self._table(("with", profile), after)
 
     def made_for(self, profile: str) -> Table:
-        """1 where the GPU serves vGPUs and may be of the profile's model."""
+        """Return a table with 1 for the states of GPUs that serve vGPUs and may be of the profile's model, else 0."""
 
         def answer(state: GpuState, _: bool) -> bool:
             shared = state.gpu.graphics_type is GraphicsType.SHARED_DIRECT and not state.gpu.vgpu_obstacle
@@ -99,7 +99,7 @@ class GpuStates:
         return self._table(("made for", profile), answer)
 
     def whole_free(self, demand: WantsDynamic) -> Table:
-        """1 where the GPU can be given to a VM as a whole for the demand."""
+        """Return a table with 1 for the states in which the demand can get the complete GPU, else 0."""
 
         def answer(state: GpuState, is_held: bool) -> bool:
             gpu = state.gpu
@@ -108,11 +108,11 @@ class GpuStates:
         return self._table(("whole", demand.allowed, demand.label), answer)
 
     def given_whole(self) -> Table:
-        """The state once a VM has the GPU as a whole."""
+        """Return a table of the states once a VM has the complete GPU."""
         return self._table(("given",), lambda state, _: self.number(state, True))
 
     def slots(self, profile: str) -> Table:
-        """The number of vGPUs of the profile that at least fit next to what runs."""
+        """Return a table of the number of vGPUs of the profile that surely fit next to what runs."""
 
         def answer(state: GpuState, _: bool) -> int:
             return free_slots(state.gpu, state.holders, profile, self.catalog, state.starts).at_least
@@ -120,11 +120,11 @@ class GpuStates:
         return self._table(("slots", profile), answer)
 
     def slots_in_turn(self, profile: str) -> Table:
-        """The number of vGPUs of the profile that a VM gets one after another, including doubtful ones."""
+        """Return a table of the number of vGPUs of the profile that a VM can get, including doubtful ones."""
         return self._table(("in turn", profile), lambda state, _: slots_in_turn(state, profile, "", self.catalog)[1])
 
     def surely_free(self, profile: str) -> Table:
-        """The number of vGPUs of the profile that surely fit next to everything that may run on the GPU."""
+        """Return a table of the number of vGPUs of the profile that surely fit next to all that may run on the GPU."""
 
         def answer(state: GpuState, _: bool) -> int:
             sure_slots = self._rooms.on(state, (profile,)).get(profile)
@@ -133,7 +133,7 @@ class GpuStates:
         return self._table(("surely free", profile), answer)
 
     def any_whole(self) -> Table:
-        """1 where the GPU can be given to a VM as a whole."""
+        """Return a table with 1 for the states in which a VM can get the complete GPU, else 0."""
 
         def answer(state: GpuState, is_held: bool) -> bool:
             return not is_held and state.gpu.is_active_in_passthrough
@@ -141,7 +141,7 @@ class GpuStates:
         return self._table(("any whole",), answer)
 
     def when_empty(self) -> Table:
-        """The state of the same GPU with nothing on it."""
+        """Return a table of the states of the same GPUs with nothing on them."""
         return self._table(("emptied",), lambda state, _: self.number(GpuState(replace(state.gpu, vms=())), False))
 
     def mode(self, state: int) -> VgpuMode | None:
@@ -170,12 +170,12 @@ class GpuStates:
     def _table(self, key: _Key, answer: Callable[[GpuState, bool], int]) -> Table:
         if key not in self._tables:
 
-            def of(number: int) -> int:
+            def answer_for_number(number: int) -> int:
                 stand_in = self._stand_ins[number]
                 # State 0 is no GPU: no room, nothing free, and no state that it could change to.
                 return 0 if stand_in is None else int(answer(*stand_in))
 
-            self._tables[key] = Table(of)
+            self._tables[key] = Table(answer_for_number)
         return self._tables[key]
 
 
@@ -199,13 +199,13 @@ class BoardGpus:
         self.kinds = tuple(self.kind(profile) for profile in demand)
 
     def kind(self, profile: str) -> int:
-        """The number of the profile."""
+        """Return the number of the profile."""
         if profile not in self._profiles:
             self._profiles.append(profile)
         return self._profiles.index(profile)
 
     def size(self, kind: int) -> int:
-        """GPU memory of one device, in MiB."""
+        """Return the GPU memory of one device in MiB."""
         facts = self._states.catalog.profile(self._profiles[kind])
         return self._board.framebuffer_mib if facts is None else facts.framebuffer_mib
 
@@ -275,7 +275,7 @@ class BoardGpus:
             self._prices[empty] = {}
             return {}
         # The fillings of an empty GPU, as numbers of each kind: full of one kind, and in MIG mode every full mixture.
-        # An A40 and the kinds 24q and 8q: (2, 0) and (0, 6).
+        # An A40 and the kinds 24q and 8q: (2, 0) and (0, 6). `kind == other` is 1 at the place of the kind, else 0.
         all_fillings = {tuple(self.slots(empty, kind) * (kind == other) for other in sold) for kind in sold}
         if self.is_cut(empty):
             mixtures_of: dict[int, frozenset[tuple[int, ...]]] = {}

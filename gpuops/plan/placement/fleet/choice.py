@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Flags, Ints
 
 
-_NOWHERE: Final = 2**62
+_NO_ROOM_KEY: Final = 2**62
+"""Larger than every order key: a GPU without room comes after all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +59,22 @@ def host_choices(needs: Wanted, rows: Ints, fleet: FleetIndex) -> HostChoices:
     # 1. A place is one row (a NUMA node) if locality is required, else all rows of a host.
     place_of = rows if needs.numa is NumaPolicy.REQUIRED else fleet.host_of[rows]
     before = fleet.state[rows]
-    after, order = before.copy(), fleet.order[rows]
+    after, order_keys = before.copy(), fleet.order[rows]
     taken_by_vm = np.zeros(after.shape, dtype=np.bool_)
     seats: list[tuple[Ints, Ints]] = []
     for demand in in_order_of_seating(needs.demands):
         # 2. Seat the demand in every place, and drop the places without room for it.
-        row, gpu = _first_with_room(demand, after, order, place_of, fleet)
+        row, gpu = _first_with_room(demand, after, order_keys, place_of, fleet)
         has_room = np.zeros(len(fleet.host_of), dtype=np.bool_)
         has_room[place_of[row]] = True
         keep = has_room[place_of]
         # Positions shift: if of three rows the first is dropped, position 2 becomes 1.
         new_position = np.cumsum(keep) - 1
-        seats = [(new_position[r[keep[r]]], g[keep[r]]) for r, g in (*seats, (row, gpu))]
+        seats = [(new_position[row[keep[row]]], gpu[keep[row]]) for row, gpu in (*seats, (row, gpu))]
         rows, place_of, before = rows[keep], place_of[keep], before[keep]
-        after, order, taken_by_vm = after[keep], order[keep], taken_by_vm[keep]
+        after, order_keys, taken_by_vm = after[keep], order_keys[keep], taken_by_vm[keep]
         # 3. What it takes there counts for the demands after it.
-        _take_gpus(demand, *seats[-1], after, order, taken_by_vm, fleet.order_growth[rows], fleet)
+        _take_gpus(demand, *seats[-1], after, order_keys, taken_by_vm, fleet.order_growth[rows], fleet)
     # 4. Number the places that are left: hosts 3, 3, 7 become 0, 0, 1.
     numbers = np.cumsum(place_of[1:] != place_of[:-1])
     numbers = np.concatenate([np.zeros(min(1, len(rows)), dtype=np.int64), numbers])
@@ -81,48 +82,58 @@ def host_choices(needs: Wanted, rows: Ints, fleet: FleetIndex) -> HostChoices:
 
 
 def _needs_forbidden_pin(rows: Ints, needs: Wanted, fleet: FleetIndex) -> Flags:
-    """Which rows need a pin to keep the vGPU on its node while pinning is switched off."""
+    """Return which rows need a pin to keep the vGPU on its node while pinning is switched off."""
     forbidden = np.zeros(len(rows), dtype=np.bool_)
     if needs.pin is not PinPolicy.NEVER:
         return forbidden
     for profile in {demand.profile for demand in needs.demands if isinstance(demand, WantsVgpu)}:
-        able = fleet.states.made_for(profile).of(fleet.state).sum(axis=1)
-        on_host = np.add.reduceat(able, fleet.first_row[:-1])
-        forbidden |= on_host[fleet.host_of[rows]] > able[rows]
+        # A pin is needed if the host has such GPUs on other nodes too.
+        suitable_gpus = fleet.states.made_for(profile).of(fleet.state).sum(axis=1)
+        suitable_on_host = np.add.reduceat(suitable_gpus, fleet.first_row[:-1])
+        forbidden |= suitable_on_host[fleet.host_of[rows]] > suitable_gpus[rows]
     return forbidden
 
 
-def _first_with_room(demand: Demand, states: Ints, order: Ints, place_of: Ints, fleet: FleetIndex) -> tuple[Ints, Ints]:
+def _first_with_room(
+    demand: Demand, states: Ints, order_keys: Ints, place_of: Ints, fleet: FleetIndex
+) -> tuple[Ints, Ints]:
     """Return the row and the GPU that come first in the host's order, for each place with a seat for the demand."""
     if isinstance(demand, WantsVgpu):
-        key = np.where(fleet.states.vgpu_surely(demand.profile).of(states), order, _NOWHERE)
+        key = np.where(fleet.states.vgpu_surely(demand.profile).of(states), order_keys, _NO_ROOM_KEY)
     else:
         # For a whole device the host's order is that of the addresses, whatever runs on the GPUs.
         assert isinstance(demand, WantsDynamic), "the index does not place named devices"
-        key = np.where(fleet.states.whole_free(demand).of(states), order % ORDER_UNIT, _NOWHERE)
+        key = np.where(fleet.states.whole_free(demand).of(states), order_keys % ORDER_UNIT, _NO_ROOM_KEY)
     gpu = key.argmin(axis=1)
     lowest_of_row = key[np.arange(len(key)), gpu] if len(key) else gpu
     if not len(lowest_of_row):
         return lowest_of_row, gpu
-    lowest_of_place = np.full(len(fleet.host_of), _NOWHERE)
+    lowest_of_place = np.full(len(fleet.host_of), _NO_ROOM_KEY)
     np.minimum.at(lowest_of_place, place_of, lowest_of_row)
-    row = np.flatnonzero((lowest_of_row == lowest_of_place[place_of]) & (lowest_of_row < _NOWHERE))
+    row = np.flatnonzero((lowest_of_row == lowest_of_place[place_of]) & (lowest_of_row < _NO_ROOM_KEY))
     return row, gpu[row]
 
 
 def _take_gpus(
-    demand: Demand, row: Ints, gpu: Ints, states: Ints, order: Ints, taken_by_vm: Flags, more: Ints, fleet: FleetIndex
+    demand: Demand,
+    row: Ints,
+    gpu: Ints,
+    states: Ints,
+    order_keys: Ints,
+    taken_by_vm: Flags,
+    order_growth: Ints,
+    fleet: FleetIndex,
 ) -> None:
     """Put the demand on these GPUs: change their states and their order keys in place."""
     if not isinstance(demand, WantsVgpu):
         states[row, gpu] = fleet.states.given_whole().of(states[row, gpu])
         return
     states[row, gpu] = fleet.states.with_vgpu(demand.profile).of(states[row, gpu])
-    facts = fleet.catalog.profile(demand.profile)
-    size = (facts.framebuffer_mib if facts is not None else 0) * ORDER_UNIT
-    one_more = more[row, gpu]
+    profile = fleet.catalog.profile(demand.profile)
+    size_key = (profile.framebuffer_mib if profile is not None else 0) * ORDER_UNIT
+    growth = order_growth[row, gpu]
     # Mixed-size mode orders GPUs by used memory, same-size mode by VMs: there only the VM's first vGPU on a GPU counts.
-    order[row, gpu] += np.where(one_more == BY_SIZE, size, np.where(taken_by_vm[row, gpu], 0, one_more))
+    order_keys[row, gpu] += np.where(growth == BY_SIZE, size_key, np.where(taken_by_vm[row, gpu], 0, growth))
     taken_by_vm[row, gpu] = True
 
 
@@ -163,7 +174,7 @@ def hosts_with_room(needs: Wanted, fleet: FleetIndex) -> tuple[str, ...]:
     may_have_room = fleet.host_mask(needs.hosts)
     kinds: Counter[str | WantsDynamic] = Counter()
     for demand in filter(_is_free_choice, needs.demands):
-        assert not isinstance(demand, WantsDirectPath), "it names its GPU"
+        assert not isinstance(demand, WantsDirectPath), "a demand that names its GPU was left out above"
         # Without their ordinals, equal demands for whole GPUs count as one kind.
         kinds[demand.profile if isinstance(demand, WantsVgpu) else replace(demand, ordinal=0)] += 1
     for kind, count in kinds.items():
@@ -179,7 +190,7 @@ def _is_free_choice(demand: Demand) -> bool:
 
 
 def _admitted_rows(needs: Wanted, fleet: FleetIndex) -> Flags:
-    """The rows of hosts that pass all host filters for certain."""
+    """Return the rows of hosts that pass all host filters for certain."""
     admitted = fleet.host_mask(needs.hosts) & fleet.startable
     admitted &= fleet.threads >= (needs.vm.vcpus or 0)
     admitted &= fleet.sure_mib >= (NO_LIMIT if needs.vm.memory_mib is None else needs.vm.memory_mib)
@@ -191,8 +202,8 @@ def _admitted_rows(needs: Wanted, fleet: FleetIndex) -> Flags:
     return admitted[fleet.host_of]
 
 
-def _rows_beside(needs: Wanted, fleet: FleetIndex) -> Flags:
-    """Which rows have enough cores and memory for the VM on the NUMA node of their GPUs."""
+def _local_rows(needs: Wanted, fleet: FleetIndex) -> Flags:
+    """Return the rows with enough cores and memory for the VM on the NUMA node of their GPUs."""
     vm = needs.vm
     if vm.vcpus is None or vm.memory_mib is None:
         return np.zeros(len(fleet.host_of), dtype=np.bool_)
@@ -204,16 +215,17 @@ def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losse
     """Return the best place on GPUs that the plan chooses; they are pinned unless the host would choose as well."""
     assert needs.bindable is not None, "only called for vGPUs of one profile"
     profile, count = needs.bindable, len(needs.demands)
-    for among, local in _preference_tiers(needs, admitted, fleet):
-        priced_request = losses.ask(profile, count, beside=local)
+    for rows_of_tier, local in _preference_tiers(needs, admitted, fleet):
+        priced_request = losses.request_to_pool(profile, count, beside=local)
         if priced_request is None:
             continue
         priced_pool, request = priced_request
         pool = priced_pool.pool
-        best = pool.best(request, among)
+        best = pool.best(request, rows_of_tier)
         if best is None:
             continue
-        row, gpu, steps = best  # on these GPUs one more vGPU leads to one state, so a way is a GPU
+        # One more vGPU leads to exactly one state of a GPU here, so the number of the way is that of the GPU.
+        row, gpu, steps = best
         gpus: tuple[int, ...] = (gpu,)
         pinned_by_plan = True
         if count > 1:
@@ -229,7 +241,7 @@ def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losse
             (position,), (host_gpu,) = _first_with_room(needs.demands[0], states, order, 0 * host_rows, fleet)
             host_row = host_rows[position]
             # If the host's own choice is not in this tier, only a pin brings the VM to a place of the tier.
-            if among[host_row]:
+            if rows_of_tier[host_row]:
                 if pool.steps(request, host_row, host_gpu) <= steps:
                     row, gpus = host_row, (host_gpu,)
                 pinned_by_plan = (row, *gpus) != (host_row, host_gpu)
@@ -241,7 +253,7 @@ def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losse
 def _preference_tiers(needs: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[tuple[Flags, bool]]:
     """Yield sets of rows from the most to the least preferred, and whether the VM would be local there. A place in an
     earlier set is better whatever its loss. The order is that of `SCORERS`: spread, then locality, then the cluster."""
-    beside = _rows_beside(needs, fleet)
+    local_rows = _local_rows(needs, fleet)
     # The VM's own cluster first (None if it is in no cluster), then all clusters.
     clusters = [_same_cluster(needs, fleet), np.ones(len(admitted), dtype=np.bool_)]
     by_spread = [admitted]
@@ -249,11 +261,11 @@ def _preference_tiers(needs: Wanted, admitted: Flags, fleet: FleetIndex) -> Iter
         # Hosts with no VM of the spread group first, then those with one, and so on.
         group_vms_by_row = _of_spread_group(needs, fleet)[fleet.host_of]
         by_spread = [admitted & (group_vms_by_row == number) for number in np.unique(group_vms_by_row[admitted])]
-    for alike in by_spread:
+    for equally_spread in by_spread:
         if needs.numa is not NumaPolicy.NONE:
-            yield from ((alike & beside & cluster, True) for cluster in clusters if cluster is not None)
+            yield from ((equally_spread & local_rows & cluster, True) for cluster in clusters if cluster is not None)
         if needs.numa is not NumaPolicy.REQUIRED and len(needs.demands) == 1:
-            yield from ((alike & cluster, False) for cluster in clusters if cluster is not None)
+            yield from ((equally_spread & cluster, False) for cluster in clusters if cluster is not None)
 
 
 def _of_spread_group(needs: Wanted, fleet: FleetIndex) -> Ints:
@@ -271,41 +283,42 @@ def _same_cluster(needs: Wanted, fleet: FleetIndex) -> Flags | None:
 
 def _best_of_host_choices(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
     """Return the best of the places that the hosts would choose themselves."""
-    beside = _rows_beside(needs, fleet)
-    rows = np.flatnonzero(admitted & beside if needs.numa is NumaPolicy.REQUIRED else admitted)
+    local_rows = _local_rows(needs, fleet)
+    rows = np.flatnonzero(admitted & local_rows if needs.numa is NumaPolicy.REQUIRED else admitted)
     choices = host_choices(needs, rows, fleet)
     if not len(choices.seats[0][0]):
         return None
-    first = choices.rows[choices.seats[0][0]]
-    on_one_node = np.all([choices.rows[row] == first for row, _ in choices.seats], axis=0)
-    local = on_one_node & beside[first]
+    # for each place, the row of the GPU of the first demand
+    first_row = choices.rows[choices.seats[0][0]]
+    on_one_node = np.all([choices.rows[row] == first_row for row, _ in choices.seats], axis=0)
+    local = on_one_node & local_rows[first_row]
     # lexsort sorts by the last key first: spread, then locality, then the cluster, then the loss, as in `SCORERS`.
-    keys: list[Ints | Flags] = [_steps(choices, needs, losses)]
+    keys: list[Ints | Flags] = [_loss_steps(choices, needs, losses)]
     same_cluster = _same_cluster(needs, fleet)
     if same_cluster is not None:
-        keys.append(~same_cluster[first])
+        keys.append(~same_cluster[first_row])
     if needs.numa is NumaPolicy.PREFERRED:
         keys.append(~local)
     if needs.spread_from:
-        keys.append(_of_spread_group(needs, fleet)[fleet.host_of[first]])
+        keys.append(_of_spread_group(needs, fleet)[fleet.host_of[first_row]])
     place = int(np.lexsort(keys)[0])
     seats = {
         demand.ordinal: fleet.address[int(choices.rows[row[place]])][int(gpu[place])]
         for demand, (row, gpu) in zip(in_order_of_seating(needs.demands), choices.seats, strict=True)
     }
     steps = int(keys[0][place])
-    return _as_choice(int(first[place]), seats, steps, needs, fleet, pinned_by_plan=False, local=bool(local[place]))
+    return _as_choice(int(first_row[place]), seats, steps, needs, fleet, pinned_by_plan=False, local=bool(local[place]))
 
 
-def _steps(choices: HostChoices, needs: Wanted, losses: Losses) -> Ints:
+def _loss_steps(choices: HostChoices, needs: Wanted, losses: Losses) -> Ints:
     """Return the loss of each place in steps. The VM's memory is shared out by its devices on each node."""
     devices_on_row = np.zeros(len(choices.rows), dtype=np.int64)
     for row, _ in choices.seats:
         devices_on_row[row] += 1
     used = np.flatnonzero(devices_on_row)
     memory = (needs.vm.memory_mib or 0) * devices_on_row[used] // len(choices.seats)
-    places = len(choices.seats[0][0])
-    steps, _, _ = losses.at(choices.rows[used], choices.after[used], memory, choices.place_of[used], places)
+    place_count = len(choices.seats[0][0])
+    steps, _, _ = losses.at(choices.rows[used], choices.after[used], memory, choices.place_of[used], place_count)
     return steps
 
 

@@ -53,7 +53,7 @@ class Table:
         self._rows = Rows(lambda state: (self.at(state),), 1)
 
     def of(self, states: Ints) -> Ints:
-        """The answer for each of these states."""
+        """Return the answer for each of these states."""
         return self._rows.of(states)[..., 0]
 
 
@@ -65,7 +65,7 @@ class Rows:
         self._answers = np.full((64, width), _UNKNOWN, dtype=np.int64)
 
     def of(self, states: Ints) -> Ints:
-        """The answers for each of these states."""
+        """Return the answers for each of these states."""
         try:
             rows = self._answers[states]
         except IndexError:  # a new state; cheaper than a check at each call
@@ -91,13 +91,13 @@ class Geometry(Protocol):
         """Return the states that one more device of the kind may lead to; empty if there is no room."""
 
     def slots(self, state: int, kind: int) -> int:
-        """How many more devices of the kind fit."""
+        """Return how many more devices of the kind fit."""
 
     def value(self, state: int) -> int:
         """Return the worth of the best filling of the free GPU memory at the site's prices, in thousandths."""
 
     def free(self, state: int) -> int:
-        """GPU memory that is free."""
+        """Return the free GPU memory in MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class GpuTransitions:
         self._after: dict[int, Rows] = {}
 
     def after(self, kind: int) -> Rows:
-        """The states that one more device of the kind may lead to; 0 = no more."""
+        """Return a table of the states that one more device of the kind may lead to, filled up with 0."""
         if kind not in self._after:
             ways = self._geometry.ways
 
@@ -142,15 +142,17 @@ class GpuTransitions:
         """Return every way to add one device to these nodes, as arrays: node, GPU, number of the way, new GPU state. If
         several GPUs of a node are in the same state, only the first is used."""
         after = self.after(kind).of(states)
-        fresh: Flags = np.ones(states.shape, dtype=np.bool_)
+        is_first_in_state: Flags = np.ones(states.shape, dtype=np.bool_)
         for gpu in range(1, states.shape[1]):
-            fresh[:, gpu] = (states[:, :gpu] != states[:, gpu : gpu + 1]).all(axis=1)
-        node, gpu_of, way = np.nonzero((after > 0) & fresh[:, :, None])
+            is_first_in_state[:, gpu] = (states[:, :gpu] != states[:, gpu : gpu + 1]).all(axis=1)
+        node, gpu_of, way = np.nonzero((after > 0) & is_first_in_state[:, :, None])
         return node, gpu_of, way, after[node, gpu_of, way]
 
 
 ROUNDS: Final = 400
+"""Subgradient steps of `slot_prices`."""
 _NORMAL_FROM: Final = 50
+"""Expected number of arrivals from which the normal distribution replaces Poisson's."""
 
 
 def slot_prices(sizes: Floats, demand: Floats, fill: Callable[[Floats], Ints]) -> Floats:
@@ -194,20 +196,23 @@ class LargeShapes:
 
 
 def count_places(large: LargeShapes, gains: Ints, cpu: Ints, memory: Ints) -> Ints:
-    """For each node and each shape the number of VMs that fit, by GPUs, CPU and memory."""
-    fed = np.minimum(cpu[:, None] // np.maximum(1, large.cpu), memory[:, None] // np.maximum(1, large.memory))
-    counts: Ints = np.minimum(gains[:, large.column] // large.count, np.maximum(0, fed))
+    """Return for each node and each shape the number of VMs that fit, by GPUs, CPU and memory."""
+    by_cpu_and_memory = np.minimum(
+        cpu[:, None] // np.maximum(1, large.cpu), memory[:, None] // np.maximum(1, large.memory)
+    )
+    counts: Ints = np.minimum(gains[:, large.column] // large.count, np.maximum(0, by_cpu_and_memory))
     return counts
 
 
 def half_of_two_nodes(large: LargeShapes) -> LargeShapes:
-    """The shapes with half of everything: what each of two nodes gives to a VM that takes both."""
+    """Return the shapes with half of everything: what each of two nodes gives to a VM that takes both."""
     return replace(large, count=-(-large.count // 2), cpu=-(-large.cpu // 2), memory=-(-large.memory // 2))
 
 
 def place_prices(large: LargeShapes, free_places: Ints, free: float) -> Floats:
     """Return the price of one place of each shape, given the number of `free_places` and the `free` GPU memory."""
     arrivals = free / large.mean
+    # The last free place is used only if at least as many such VMs come as there are places.
     chances = [
         chance_of_at_least(int(many), share * arrivals) for many, share in zip(free_places, large.share, strict=True)
     ]
@@ -216,8 +221,8 @@ def place_prices(large: LargeShapes, free_places: Ints, free: float) -> Floats:
 
 
 def chance_of_at_least(many: int, mean: float) -> float:
-    """The chance that `many` or more arrive where `mean` are expected, each independent of the others (Poisson). From a
-    mean of 50 on by the normal distribution. `chance_of_at_least(1, 1.0)` is 1 - 1/e = 0.632."""
+    """Return the chance that `many` or more arrive if `mean` are expected, each independent of the others (Poisson;
+    above a mean of 50 the normal distribution). `chance_of_at_least(1, 1.0)` is 1 - 1/e = 0.632."""
     if many <= 0:
         return 1.0
     if mean > _NORMAL_FROM:
@@ -271,7 +276,7 @@ class ShapeArrays:
 
 
 def node_value(shapes: ShapeArrays, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-    """The value of each of these nodes to the mix. `gains`: those of `GpuTransitions`, summed over the node's GPUs."""
+    """Return the value of each node to the mix. `gains`: those of `GpuTransitions`, summed over the node's GPUs."""
     sold: Floats = gains[:, len(shapes.kinds)] / VALUE_UNIT
     if shapes.fed_by_memory < np.inf:
         sold = np.minimum(sold, shapes.fed_by_memory * memory)
@@ -279,14 +284,16 @@ def node_value(shapes: ShapeArrays, gains: Ints, cpu: Ints, memory: Ints) -> Flo
 
 
 def usable_by_mix(shapes: ShapeArrays, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-    """How much of each of these nodes the mix can be expected to use."""
+    """Return how much of the GPU memory of each of these nodes the mix can be expected to use."""
     # Instances of each shape by free slots, and by CPU and memory as a real number; less than one counts as none.
-    several = np.maximum(1, shapes.count)
-    instances = gains[:, : len(shapes.kinds)][:, shapes.kind] // several
-    fed = np.minimum(cpu[:, None] / np.maximum(1, shapes.cpu), memory[:, None] / np.maximum(1, shapes.memory))
-    fits: Flags = (instances > 0) & (shapes.count > 0) & (fed >= 1)
+    devices_per_vm = np.maximum(1, shapes.count)
+    by_slots = gains[:, : len(shapes.kinds)][:, shapes.kind] // devices_per_vm
+    by_cpu_and_memory = np.minimum(
+        cpu[:, None] / np.maximum(1, shapes.cpu), memory[:, None] / np.maximum(1, shapes.memory)
+    )
+    fits: Flags = (by_slots > 0) & (shapes.count > 0) & (by_cpu_and_memory >= 1)
     # The fifth VM of a shape on one node counts less than the first: a power below 1.
-    use = several * shapes.size * np.minimum(instances, fed) ** INSTANCE_POWER
+    use = devices_per_vm * shapes.size * np.minimum(by_slots, by_cpu_and_memory) ** INSTANCE_POWER
     total: Floats = np.where(fits, use, 0.0) @ shapes.weight
     return total
 
@@ -330,9 +337,10 @@ def make_shape_arrays(
     into GPU instances.
     """
     common = commonest(frequencies)
-    halves = [2 if frequency.count > gpus else 1 for frequency in common]
+    # over how many nodes each VM is spread
+    node_counts = [2 if frequency.count > gpus else 1 for frequency in common]
     kinds = tuple(sorted(sizes))
-    count = np.array([frequency.count // half for frequency, half in zip(common, halves, strict=True)])
+    count = np.array([frequency.count // nodes for frequency, nodes in zip(common, node_counts, strict=True)])
     size = np.array([sizes[frequency.kind] for frequency in common])
     # The weight of a shape by its frequency and size; a shape without devices has none.
     often = np.array([frequency.often for frequency in common])
@@ -345,8 +353,8 @@ def make_shape_arrays(
         np.array([kinds.index(frequency.kind) for frequency in common], dtype=np.int64),
         count,
         size,
-        np.array([-(-frequency.cpu // half) for frequency, half in zip(common, halves, strict=True)]),
-        np.array([-(-frequency.memory // half) for frequency, half in zip(common, halves, strict=True)]),
+        np.array([-(-frequency.cpu // nodes) for frequency, nodes in zip(common, node_counts, strict=True)]),
+        np.array([-(-frequency.memory // nodes) for frequency, nodes in zip(common, node_counts, strict=True)]),
         weight / weight.sum(),
         fed_by_memory=FEEDING_SLACK * mean_value / mean_memory if mean_memory else np.inf,
         sale_weight=CUT_SALE_WEIGHT if cut else SALE_WEIGHT,
@@ -364,16 +372,16 @@ def large_shapes(
 
     A shape asks for at least as much as another if that is so in GPUs, CPU and memory.
     """
-    merged: dict[tuple[int, int, int, int], float] = {}
+    frequency_of: dict[tuple[int, int, int, int], float] = {}
     for frequency in frequencies:
         if sizes[frequency.kind] == gpu:
-            key = (frequency.kind, frequency.count, frequency.cpu, frequency.memory)
-            merged[key] = merged.get(key, 0.0) + frequency.often
-    if not merged:
+            shape = (frequency.kind, frequency.count, frequency.cpu, frequency.memory)
+            frequency_of[shape] = frequency_of.get(shape, 0.0) + frequency.often
+    if not frequency_of:
         return None
-    kinds = np.array([key[0] for key in merged])
-    asks = np.array([key[1:] for key in merged])
-    often = np.array(list(merged.values()))
+    kinds = np.array([shape[0] for shape in frequency_of])
+    asks = np.array([shape[1:] for shape in frequency_of])
+    often = np.array(list(frequency_of.values()))
     total = sum(frequency.often for frequency in frequencies)
     # For each shape, the frequency of the shapes of its kind that ask for at least as much.
     share = np.array(

@@ -43,7 +43,7 @@ ORDER_UNIT: Final = 1024
 """Unit of an order key: the use of the GPU counts in this unit, its rank among the host's addresses in ones."""
 BY_SIZE: Final = 1
 """Marks GPUs whose order key grows by the frame buffer of each vGPU; not a multiple of the unit."""
-_NONE: Final = -1
+_UNKNOWN_MIB: Final = -1
 """Stands for unknown memory: nothing of it can be promised."""
 _NO_VM: Final = Vm(ref="", name="")
 _MOST_USE: Final = 2**24
@@ -71,7 +71,7 @@ class FleetIndex:
         return index
 
     def host_mask(self, hosts: Sequence[str]) -> Flags:
-        """Which of the index's hosts are among these refs."""
+        """Return which of the index's hosts are among these refs."""
         if hosts != self._last_mask[0]:
             among = np.zeros(len(self.hosts), dtype=np.bool_)
             among[[self._number[ref] for ref in hosts if ref in self._number]] = True
@@ -79,18 +79,19 @@ class FleetIndex:
         return self._last_mask[1]
 
     def offering_hosts(self, profile: str) -> Flags:
-        """Which hosts offer the profile."""
-        sets: Flags = np.array([profile in names for names in self._offers], dtype=np.bool_)
-        return sets[self.offered]
+        """Return which hosts offer the profile."""
+        offers_it: Flags = np.array([profile in names for names in self._offers], dtype=np.bool_)
+        return offers_it[self.offered]
 
     def hosts_in_cluster(self, cluster: str | None) -> Flags:
-        """Which hosts are in this cluster."""
+        """Return which hosts are in this cluster."""
         in_cluster: Flags = self.cluster == self._clusters.get(cluster, -1)
         return in_cluster
 
     def offered_names(self) -> tuple[str, ...]:
-        """Every profile that a host offers, sorted."""
-        return tuple(sorted(frozenset().union(*(self._offers[number] for number in set(self.offered.tolist())))))
+        """Return every profile that a host offers, sorted."""
+        offers = (self._offers[number] for number in set(self.offered.tolist()))
+        return tuple(sorted(frozenset().union(*offers)))
 
     def gpu_positions(self, host: Host) -> dict[PciAddress, tuple[int, int]]:
         """Return the row and the column of each GPU of the host; empty if the index does not have the host."""
@@ -99,7 +100,7 @@ class FleetIndex:
         return {address: (row, column) for row in rows for column, address in enumerate(self.address[row])}
 
     def free_mib(self, rows: Ints) -> Ints:
-        """Return the memory that a VM can have on the NUMA nodes of these rows."""
+        """Return the memory in MiB that a VM can have on the NUMA nodes of these rows."""
         free_mib: Ints = np.maximum(0, np.minimum(self.unreserved_mib[self.host_of[rows]], self.node_mib[rows]))
         return free_mib
 
@@ -168,8 +169,8 @@ class FleetIndex:
         self.hosts[number] = host
         free_mib = unreserved_mib(host, _NO_VM, inventory)
         sure_mib = surely_unreserved_mib(host, _NO_VM, inventory)
-        self.unreserved_mib[number] = _NONE if free_mib is None else free_mib
-        self.sure_mib[number] = _NONE if sure_mib is None else sure_mib
+        self.unreserved_mib[number] = _UNKNOWN_MIB if free_mib is None else free_mib
+        self.sure_mib[number] = _UNKNOWN_MIB if sure_mib is None else sure_mib
         self.startable[number] = host.connected is True and host.in_maintenance is False
         self.threads[number] = NO_LIMIT if host.cpu_threads is None else host.cpu_threads
         self.offered[number] = self._offer_set(host)
@@ -193,15 +194,17 @@ class FleetIndex:
         """Return the order key of a GPU, which sorts as `gpu_filters.host_order` does, and what one more VM adds."""
         match state.gpu.vgpu_mode:
             case VgpuMode.MULTI_INSTANCE:
-                kind, use, growth = 2, 0, 0
+                mode_rank, use, growth = 2, 0, 0
             case VgpuMode.MIXED_SIZE:
-                kind, use, growth = 1, used_mib(state, self.catalog), BY_SIZE
+                mode_rank, use, growth = 1, used_mib(state, self.catalog), BY_SIZE
             case _:
+                # consolidation takes the GPU with the most VMs first
                 sign = -1 if host.assignment_policy is AssignmentPolicy.CONSOLIDATION else 1
-                kind, use, growth = 0, sign * len(state.vm_names), sign * ORDER_UNIT
-        return (kind * _MOST_USE + use) * ORDER_UNIT + rank, growth
+                mode_rank, use, growth = 0, sign * len(state.vm_names), sign * ORDER_UNIT
+        return (mode_rank * _MOST_USE + use) * ORDER_UNIT + rank, growth
 
     def _offer_set(self, host: Host) -> int:
+        """Return the number of the host's set of profiles. Hosts with equal offers have the same number."""
         set_number = self._offer_sets.get(host.profiles)
         if set_number is None:
             set_number = self._offer_sets[host.profiles] = len(self._offers)
@@ -217,8 +220,8 @@ def _gpu_setup(host: Host) -> tuple[object, ...]:
 def _sibling_rows(first_row: Ints) -> Ints:
     """Return for each row the other row of its host if the host has two rows, else -1."""
     siblings = np.full(first_row[-1], -1)
-    of_two = first_row[:-1][np.diff(first_row) == 2]
-    siblings[of_two], siblings[of_two + 1] = of_two + 1, of_two
+    first_of_two = first_row[:-1][np.diff(first_row) == 2]
+    siblings[first_of_two], siblings[first_of_two + 1] = first_of_two + 1, first_of_two
     return siblings
 
 
@@ -230,7 +233,8 @@ def _gpu_layout(host: Host) -> tuple[tuple[int | None, int], ...]:
     return tuple(sorted(counts.items(), key=lambda node_count: str(node_count[0])))
 
 
-_NOWHERE: Final = 2**30
+_NO_ROOM: Final = 2**30
+"""More slots than any GPU has: a GPU without room does not count for the least."""
 
 
 def kept_hosts(kept_room: KeptRoom, fleet: FleetIndex) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -270,11 +274,12 @@ def _taken_by_one(profile: str, kept_room: KeptRoom, fleet: FleetIndex) -> dict[
         return {}
     states, now = fleet.states, fleet.state
     free = states.surely_free(profile)
-    lost = free.of(now) - free.of(states.with_vgpu(demand.profile).of(now))
-    room = states.vgpu_surely(demand.profile).of(now).astype(np.bool_)
-    first = fleet.first_row[:-1]
-    least: Ints = np.minimum.reduceat(np.where(room, lost, _NOWHERE).min(axis=1), first)
-    most: Ints = np.maximum.reduceat(np.where(room, lost, 0).max(axis=1), first)
+    slots_lost = free.of(now) - free.of(states.with_vgpu(demand.profile).of(now))
+    has_room = states.vgpu_surely(demand.profile).of(now).astype(np.bool_)
+    # `reduceat` goes from the GPUs of a row to those of a host
+    first_rows = fleet.first_row[:-1]
+    least: Ints = np.minimum.reduceat(np.where(has_room, slots_lost, _NO_ROOM).min(axis=1), first_rows)
+    most: Ints = np.maximum.reduceat(np.where(has_room, slots_lost, 0).max(axis=1), first_rows)
     # Without free memory a host loses all its slots, which the caller assumes for hosts that are left out.
     has_memory = fleet.unreserved_mib > (needs.vm.memory_mib or 0)
     return {fleet.hosts[number].ref: (int(least[number]), int(most[number])) for number in np.flatnonzero(has_memory)}

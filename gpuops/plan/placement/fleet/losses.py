@@ -73,6 +73,7 @@ class _ScoredRequest:
 
 
 NO_ROOM: Final = np.inf
+"""The loss of a way that does not exist, because the devices do not fit."""
 
 
 class NodePool:
@@ -100,22 +101,22 @@ class NodePool:
         self._scored: dict[PoolRequest, _ScoredRequest] = {}
         self._changed: list[int] = []
         self.gains = self.moves.gains.of(self.state).sum(axis=1)
-        everywhere = np.arange(len(cpu))
-        self.value = self._value(everywhere, self.gains, self.cpu, self.memory)
-        self.places = self._places(everywhere, self.gains, self.cpu, self.memory)
+        all_rows = np.arange(len(cpu))
+        self.value = self._value(all_rows, self.gains, self.cpu, self.memory)
+        self.places = self._places(all_rows, self.gains, self.cpu, self.memory)
 
-    def best(self, ask: PoolRequest, among: Flags) -> tuple[int, int, float] | None:
+    def best(self, request: PoolRequest, among: Flags) -> tuple[int, int, float] | None:
         """Return the best node among these, the way there, and the loss in steps; None if no node has room. For several
         devices the way is 0: `in_turn` returns their GPUs."""
-        scored = self._up_to_date(ask)
+        scored = self._up_to_date(request)
         loss: Floats = np.where(among[:, None], scored.loss, NO_ROOM)
         total = self.total(loss, scored.destroyed)
         row, way = divmod(int(total.argmin()), loss.shape[1])
         return None if loss[row, way] == NO_ROOM else (row, way, float(total[row, way]))
 
-    def steps(self, ask: PoolRequest, row: int, gpu: int) -> float:
+    def steps(self, request: PoolRequest, row: int, gpu: int) -> float:
         """Return the loss in steps of one device on this GPU, if that leads to one state; infinite = no room."""
-        scored = self._up_to_date(ask)
+        scored = self._up_to_date(request)
         # Of several GPUs in the same state only the first is scored.
         way = int((self.state[row] == self.state[row, gpu]).argmax()) * self.geometry.ways
         return float(self.total(scored.loss[row, way : way + 1], scored.destroyed[row, way : way + 1])[0])
@@ -157,36 +158,36 @@ class NodePool:
             counts[:, wide] = both[:, wide]
         return counts
 
-    def _up_to_date(self, ask: PoolRequest) -> _ScoredRequest:
+    def _up_to_date(self, request: PoolRequest) -> _ScoredRequest:
         """Return the scores of the request on all nodes. Only nodes that changed since the last call are scored."""
-        scored = self._scored.get(ask)
+        scored = self._scored.get(request)
         if scored is None:
             changed = np.arange(len(self.cpu))  # the first call: all of them
             # One row for each node, one column for each way.
             size = (len(self.cpu), self.state.shape[1] * self.geometry.ways)
             destroyed = np.zeros((*size, self.places.shape[1]), dtype=np.int64)
-            scored = self._scored[ask] = _ScoredRequest(0, np.full(size, NO_ROOM), destroyed)
+            scored = self._scored[request] = _ScoredRequest(0, np.full(size, NO_ROOM), destroyed)
         else:
             changed = np.array(sorted(set(self._changed[scored.at :])), dtype=np.int64)
         scored.at = len(self._changed)
         if len(changed):
-            self._score(ask, changed, scored)
+            self._score(request, changed, scored)
         return scored
 
-    def _score(self, ask: PoolRequest, rows: Ints, scored: _ScoredRequest) -> None:
+    def _score(self, request: PoolRequest, rows: Ints, scored: _ScoredRequest) -> None:
         """Score these nodes for the request anew."""
         # 1. Nodes with room for CPU and memory, if these must be local.
         scored.loss[rows] = NO_ROOM
-        if ask.beside:
-            rows = rows[(self.cpu[rows] >= ask.cpu) & (self.memory[rows] >= ask.memory)]
+        if request.beside:
+            rows = rows[(self.cpu[rows] >= request.cpu) & (self.memory[rows] >= request.memory)]
         # 2. Every way to add the devices, and the value that the node loses by each.
-        option, way, gains = self._options(ask, rows)
+        option, way, gains = self._options(request, rows)
         at = rows[option]
         # Each GPU has `geometry.ways` ways in a row: with 2 of them, ways 4 and 5 are on GPU 2.
-        scored.loss[at, way] = self.cost(ask, at, way // self.geometry.ways, gains)
+        scored.loss[at, way] = self.cost(request, at, way // self.geometry.ways, gains)
         # 3. The places for large shapes that it destroys; their price depends on the whole pool, so `total` adds it.
         if self.large is not None:
-            places_after = self._places(at, gains, *self._left(ask, at))
+            places_after = self._places(at, gains, *self._left(request, at))
             scored.destroyed[at, way] = np.maximum(0, self.places[at] - places_after)
 
     def total(self, cost: Floats, destroyed: Ints) -> Floats:
@@ -202,35 +203,35 @@ class NodePool:
         free_places = np.where(self._wide, free_places // 2, free_places)
         return place_prices(self.large, free_places, float(self.gains[:, -1].sum()))
 
-    def cost(self, ask: PoolRequest, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
+    def cost(self, request: PoolRequest, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
         """Return the value that these nodes lose to the mix by the VM."""
-        return self.value[rows] - self._value(rows, gains, *self._left(ask, rows))
+        return self.value[rows] - self._value(rows, gains, *self._left(request, rows))
 
-    def _left(self, ask: PoolRequest, rows: Ints) -> tuple[Ints, Ints]:
+    def _left(self, request: PoolRequest, rows: Ints) -> tuple[Ints, Ints]:
         """Return the CPU and memory that the VM leaves of each node; at least 0, since other nodes give the missing
         part."""
-        return np.maximum(0, self.cpu[rows] - ask.cpu), np.maximum(0, self.memory[rows] - ask.memory)
+        return np.maximum(0, self.cpu[rows] - request.cpu), np.maximum(0, self.memory[rows] - request.memory)
 
-    def _options(self, ask: PoolRequest, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    def _options(self, request: PoolRequest, rows: Ints) -> tuple[Ints, Ints, Ints]:
         """Return every way to seat the devices, as arrays: node, way, new gains of the node. For several devices there
         is one way on each node: one device after the other, each where the node keeps the most value."""
         states = self.state[rows]
-        if ask.count == 1:
-            option, gpu, way, new = self.moves.add_one(ask.kind, states)
+        if request.count == 1:
+            option, gpu, way, new = self.moves.add_one(request.kind, states)
             after = self.gains[rows[option]] + self.moves.gains.of(new) - self.moves.gains.of(states[option, gpu])
             return option, gpu * self.geometry.ways + way, after
         open_rows = np.arange(len(rows))
-        for has_room, _, new_states in self.seat_in_turn(ask, rows):
+        for has_room, _, new_states in self.seat_in_turn(request, rows):
             open_rows, states = open_rows[has_room], new_states
         return open_rows, 0 * open_rows, self.moves.gains.of(states).sum(axis=1)
 
-    def seat_in_turn(self, ask: PoolRequest, rows: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
+    def seat_in_turn(self, request: PoolRequest, rows: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
         """Seat the devices of a VM one after the other, on all of these nodes at once. Yield for each device which of
         the remaining nodes have room, on which GPU, and the new states of all their GPUs."""
         states = self.state[rows]
-        for _ in range(ask.count):
+        for _ in range(request.count):
             # 1. Every GPU that one more device fits on: `option` is the position of its node in `rows`.
-            option, gpu, _, new = self.moves.add_one(ask.kind, states)
+            option, gpu, _, new = self.moves.add_one(request.kind, states)
             after, node = states[option], rows[option]
             after[np.arange(len(option)), gpu] = new
             # 2. The value that the node keeps: less of it is a higher cost.
@@ -245,9 +246,9 @@ class NodePool:
             rows = rows[has_room]
             yield has_room, gpu[first], states
 
-    def in_turn(self, ask: PoolRequest, row: int) -> tuple[int, ...]:
+    def in_turn(self, request: PoolRequest, row: int) -> tuple[int, ...]:
         """The GPU of each of several devices on this node, as many as there is room for."""
-        return tuple(int(gpu) for _, gpus, _ in self.seat_in_turn(ask, np.array([row])) for gpu in gpus)
+        return tuple(int(gpu) for _, gpus, _ in self.seat_in_turn(request, np.array([row])) for gpu in gpus)
 
 
 LOSS_STEP: Final = 0.001
@@ -308,25 +309,25 @@ class BoardPools:
     def _new(self, board: Board, mix: Mix) -> PricedPool:
         """Return a new pool of the GPUs of this board, with the prices of this mix."""
         fleet = self._fleet
-        devices: dict[str, float] = {}
-        for shape, part in mix.items():
-            devices[shape.profile] = devices.get(shape.profile, 0.0) + part * shape.devices
-        gpus = BoardGpus(board, fleet.states, devices)
-        often = [
-            ShapeFrequency(gpus.kind(shape.profile), shape.devices, 0, shape.memory_mib, part)
-            for shape, part in mix.items()
+        devices_by_profile: dict[str, float] = {}
+        for shape, share in mix.items():
+            devices_by_profile[shape.profile] = devices_by_profile.get(shape.profile, 0.0) + share * shape.devices
+        gpus = BoardGpus(board, fleet.states, devices_by_profile)
+        frequencies = [
+            ShapeFrequency(gpus.kind(shape.profile), shape.devices, 0, shape.memory_mib, share)
+            for shape, share in mix.items()
         ]
         sizes = {kind: gpus.size(kind) for kind in gpus.kinds}
         rows = np.arange(len(fleet.host_of))
-        empties = np.unique(fleet.states.when_empty().of(np.unique(fleet.state)))
-        for state in empties.tolist():
-            gpus.value(state)  # so that every kind has its price
+        empty_states = np.unique(fleet.states.when_empty().of(np.unique(fleet.state))).tolist()
+        for state in empty_states:
+            gpus.value(state)  # called because it sets the price of every kind
         shapes = make_shape_arrays(
-            often,
+            frequencies,
             sizes,
             fleet.state.shape[1],
             {kind: gpus.price(kind) for kind in sizes},
-            cut=any(gpus.is_cut(state) for state in empties.tolist()),
+            cut=any(gpus.is_cut(state) for state in empty_states),
         )
         pool = NodePool(
             gpus,
@@ -335,7 +336,7 @@ class BoardPools:
             fleet.free_mib(rows),
             shapes,
             step=LOSS_STEP * board.framebuffer_mib,
-            large=large_shapes(often, sizes, shapes, board.framebuffer_mib),
+            large=large_shapes(frequencies, sizes, shapes, board.framebuffer_mib),
             sibling=fleet.sibling,
         )
         return PricedPool(pool, gpus, mix, len(fleet.rows_read))
@@ -344,17 +345,17 @@ class BoardPools:
         """Return the largest profiles, time-sliced and MIG-backed, that hosts offer for GPUs of the board in their
         current mode, and the most GPUs of the board in one host."""
         fleet, states = self._fleet, self._fleet.states
-        of_board = [state for state in np.unique(fleet.state).tolist() if states.of_board(state, board.key)]
-        empties = {states.when_empty().at(state) for state in of_board}
+        states_of_board = [state for state in np.unique(fleet.state).tolist() if states.of_board(state, board.key)]
+        empty_states = {states.when_empty().at(state) for state in states_of_board}
         offered = [
             (name, facts) for name in fleet.offered_names() if (facts := states.catalog.profile(name)) is not None
         ]
         largest: dict[bool, str] = {}
         # From the smallest on: a larger profile takes the place of a smaller one, of equal ones the last by name.
         for name, facts in sorted(offered, key=lambda named_facts: named_facts[1].framebuffer_mib):
-            if facts.board == board.key and any(states.slots(name).at(state) for state in empties):
+            if facts.board == board.key and any(states.slots(name).at(state) for state in empty_states):
                 largest[facts.mig_backed] = name
-        gpus_by_host = np.bincount(fleet.host_of, weights=np.isin(fleet.state, of_board).sum(axis=1))
+        gpus_by_host = np.bincount(fleet.host_of, weights=np.isin(fleet.state, states_of_board).sum(axis=1))
         return set(largest.values()), int(gpus_by_host.max(initial=0))
 
 
@@ -388,7 +389,7 @@ class Losses:
             case _:
                 return None
 
-    def ask(self, profile: str, count: int, *, beside: bool) -> tuple[PricedPool, PoolRequest] | None:
+    def request_to_pool(self, profile: str, count: int, *, beside: bool) -> tuple[PricedPool, PoolRequest] | None:
         """Return the pool of the profile and the request to it; None if the catalogue does not know the profile."""
         if not self.pools:
             return None
@@ -400,7 +401,7 @@ class Losses:
     def on_node(self, profile: str, host: Host, node: int) -> tuple[PciAddress, ...] | None:
         """Return the GPU that the pool would choose for each vGPU of the VM on this node; None = no room."""
         count = len(self.needs.demands)
-        priced_request = self.ask(profile, count, beside=True)
+        priced_request = self.request_to_pool(profile, count, beside=True)
         row_of_gpu = {address: row for address, (row, _) in self.fleet.gpu_positions(host).items()}
         on_node = [gpu.address for gpu in host.gpus if gpu.numa_node == node and gpu.address in row_of_gpu]
         if priced_request is None or not on_node:
@@ -418,15 +419,15 @@ class Losses:
         tables = self.fleet.states
         rows: list[int] = []
         place_of_row: list[int] = []
-        parts: list[tuple[int, int]] = []
-        """(devices on the row, devices on all rows of the place)."""
+        device_counts: list[tuple[int, int]] = []
+        """For each row (devices on the row, devices on all rows of the place)."""
         new_states: list[Ints] = []
         for place, (host, seats) in enumerate(seatings):
-            where = self.fleet.gpu_positions(host)
+            gpu_positions = self.fleet.gpu_positions(host)
             states_by_row: dict[int, Ints] = {}
             devices_by_row: Counter[int] = Counter()
             for demand in self.needs.demands:
-                position = where.get(seats[demand.ordinal]) if demand.ordinal in seats else None
+                position = gpu_positions.get(seats[demand.ordinal]) if demand.ordinal in seats else None
                 if position is None:
                     continue
                 row, column = position
@@ -437,28 +438,30 @@ class Losses:
             rows += states_by_row
             new_states += states_by_row.values()
             place_of_row += [place] * len(states_by_row)
-            parts += [(count, devices_by_row.total()) for count in devices_by_row.values()]
+            device_counts += [(count, devices_by_row.total()) for count in devices_by_row.values()]
         if not rows:
             return [NO_LOSS] * len(seatings)
-        memory = [(self.needs.vm.memory_mib or 0) * count // total for count, total in parts]
+        memory = [(self.needs.vm.memory_mib or 0) * count // total for count, total in device_counts]
         measured = self.at(
             np.array(rows), np.array(new_states), np.array(memory), np.array(place_of_row), len(seatings)
         )
         return [Loss(int(s), float(w), float(k)) for s, w, k in zip(*measured, strict=True)]
 
-    def at(self, rows: Ints, states: Ints, memory: Ints, place: Ints, places: int) -> tuple[Ints, Floats, Floats]:
+    def at(
+        self, rows: Ints, states: Ints, memory: Ints, place_of_row: Ints, place_count: int
+    ) -> tuple[Ints, Floats, Floats]:
         """Return the loss of each place in steps, in usable GPU memory and in places for large VMs. `rows` change to
-        these `states` and lose this `memory` (MiB); `place`: the number of the place that each row belongs to."""
-        steps = np.zeros(places, dtype=np.int64)
-        worth_mib, kept_mib = np.zeros(places), np.zeros(places)
+        these `states` and lose this `memory` (MiB); `place_of_row`: the number of the place that each row is of."""
+        steps = np.zeros(place_count, dtype=np.int64)
+        worth_mib, kept_mib = np.zeros(place_count), np.zeros(place_count)
         for priced_pool in self.pools:
             pool = priced_pool.pool
             # No CPU is taken: vSphere shares cores.
             loss, destroyed = pool.losses(rows, states, 0 * memory, memory)
-            of_place = np.bincount(place, weights=loss, minlength=places).astype(np.float64)
-            destroyed_places = np.zeros((places, destroyed.shape[1]), dtype=np.int64)
-            np.add.at(destroyed_places, place, destroyed)
-            steps += pool.total(of_place, destroyed_places).astype(np.int64)
-            worth_mib += of_place
-            kept_mib += destroyed_places @ pool.reserve()
+            loss_by_place = np.bincount(place_of_row, weights=loss, minlength=place_count).astype(np.float64)
+            destroyed_by_place = np.zeros((place_count, destroyed.shape[1]), dtype=np.int64)
+            np.add.at(destroyed_by_place, place_of_row, destroyed)
+            steps += pool.total(loss_by_place, destroyed_by_place).astype(np.int64)
+            worth_mib += loss_by_place
+            kept_mib += destroyed_by_place @ pool.reserve()
         return steps, worth_mib, kept_mib

@@ -163,7 +163,7 @@ STEP = ConfigureModes("h-1", (ModeChange(ONE, "vGpuSameSize", DeviceMode.DIRECT_
     [
         (state(), False, None),
         (state(enabled=True), True, None),
-        (state(mode="host"), False, "a mode was changed by somebody else meanwhile"),
+        (state(mode="host"), False, "the mode of a device was changed by somebody else since the plan was made"),
         (state(mode=None), False, "the modes of its devices cannot be read"),
     ],
 )
@@ -226,7 +226,7 @@ def test_reserved_slots_without_room_are_named(request_: Any, *, warned: bool, s
     inventory = inventory_with(reservations=Reservations((RESERVED,)), sets_modes=sets_modes)
     warnings = plan_mode(request_, inventory).warnings
     assert [
-        warning.startswith("esx-1: 2 of nvidia_a40-8q reserved, not free: 0 would surely be left")
+        warning.startswith("esx-1: 2 of nvidia_a40-8q are reserved for other VMs, and only 0 would surely be left")
         for warning in warnings
     ] == ([True] if warned else [])
 

@@ -20,7 +20,7 @@ from tests.wire.guests.measuring.lab import BEST, EQUAL, Lab, keep, wish
 
 pytestmark = pytest.mark.long
 
-NOT_MADE = "{} is not the VM that was made: it is left as it is"
+NOT_MADE = "{} is not the VM that gpuops created (its name or notes differ): gpuops does not change it"
 
 
 @pytest.mark.long

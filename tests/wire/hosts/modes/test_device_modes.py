@@ -147,7 +147,7 @@ def test_reserved_slots_that_lose_their_gpus_are_named(bench: Bench) -> None:
     bench.server.world.direct_path.reservations = (replace(reservation, units=11),)
     [warning] = bench.set(WHOLE, apply=False).plan.warnings
     assert warning == (
-        "sup-cluster: 9 of nvidia_a40-8q reserved, not free: 8 would surely be left: "
+        "sup-cluster: 9 of nvidia_a40-8q are reserved for other VMs, and only 8 would surely be left: "
         "VMs with this reservation may find no GPU"
     )
     bench.server.world.direct_path.reservations = (replace(reservation, units=10),)

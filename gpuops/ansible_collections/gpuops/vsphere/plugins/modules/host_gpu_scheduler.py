@@ -52,7 +52,7 @@ options:
     type: str
   host:
     description:
-      - Hosts named so, a shell pattern such as V(esx-0*).
+      - Hosts whose name matches, V(esx-0*).
     type: str
   cluster:
     description:

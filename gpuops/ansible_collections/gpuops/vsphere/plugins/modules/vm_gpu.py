@@ -53,7 +53,7 @@ options:
     default: false
   label:
     description:
-      - Hardware label the dynamic one must carry.
+      - Hardware label of the dynamic device.
     type: str
   device_type:
     description:
@@ -72,7 +72,7 @@ options:
     default: false
   replace:
     description:
-      - The profile, PCI address or V(dynamic) that gives way.
+      - Remove these - a profile, a PCI address or V(dynamic).
     type: str
   add:
     description:
@@ -82,7 +82,7 @@ options:
     default: false
   move:
     description:
-      - V(cold) - the VM may be moved, switched off, to a host that has the GPU.
+      - V(cold) - the VM may be moved, powered off, to a host that has the GPU.
     type: str
     choices: [cold]
   pin:
