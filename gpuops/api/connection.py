@@ -101,7 +101,7 @@ def login_test(site: Site) -> LoginTest:
     snapshots are equal: if so, `--reader auto` uses VI/JSON. Checks the privileges on a limited number of VMs. Also
     logs in to the connection broker if one is configured. Raises NotConnected, StateDamaged.
     """
-    from gpuops.plan.doctor.login_privileges import objects_to_ask, of_verbs, privileges_to_ask
+    from gpuops.plan.doctor.login_privileges import compare_with_commands, objects_to_ask, privileges_to_ask
     from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.reading.comparison import compare
 
@@ -124,7 +124,7 @@ def login_test(site: Site) -> LoginTest:
         len(snapshot.vms),
         differences,
         failure,
-        of_verbs(privileges, snapshot) if privileges else (),
+        compare_with_commands(privileges, snapshot) if privileges else (),
         # the VMs and templates whose privileges vCenter reported
         sum(ref in privileges for kind in (ObjectKind.VM, ObjectKind.TEMPLATE) for ref in objects[kind]),
         _broker(site, vcenter),
