@@ -102,7 +102,7 @@ def login_test(site: Site) -> LoginTest:
     snapshots are equal: if so, `--reader auto` uses VI/JSON. Checks the privileges on a limited number of VMs. Also
     logs in to the connection broker if one is configured. Raises NotConnected, StateDamaged.
     """
-    from gpuops.plan.doctor.login_privileges import objects_to_ask, of_verbs, privileges_to_ask
+    from gpuops.plan.doctor.login_privileges import compare_with_commands, objects_to_ask, privileges_to_ask
     from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.reading.comparison import compare
 
@@ -117,15 +117,15 @@ def login_test(site: Site) -> LoginTest:
     test = LoginTest(
         target.address,
         target.username,
-        product=vcenter.about.get("fullName") or "",
-        uuid=vcenter.uuid,
-        api_version=vcenter.api_version,
-        offers_vi_json=offered,
-        hosts=len(snapshot.hosts),
-        vms=len(snapshot.vms),
-        differences=differences,
-        failure=failure,
-        verbs=of_verbs(privileges, snapshot) if privileges else (),
+        product,
+        uuid,
+        vcenter.api_version,
+        offered,
+        len(snapshot.hosts),
+        len(snapshot.vms),
+        differences,
+        failure,
+        compare_with_commands(privileges, snapshot) if privileges else (),
         # the VMs and templates whose privileges vCenter reported
         asked_vms=sum(ref in privileges for kind in (ObjectKind.VM, ObjectKind.TEMPLATE) for ref in objects[kind]),
         broker=_broker_or_warning(site, vcenter),

@@ -34,7 +34,14 @@ def doctor(
     """
     from gpuops.execute.roles import compare_login
     from gpuops.execute.runs import lock_vms_of, still_given_up
-    from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine, of_given_up, of_lock_vms, of_parser
+    from gpuops.plan.doctor.examination import (
+        SURPLUS,
+        WANTED_ON_HOSTS,
+        examine,
+        given_up_findings,
+        lock_vm_findings,
+        parser_findings,
+    )
     from gpuops.vsphere.transport.messages import expat_version
 
     inventory = site.vcenter.inventory()
@@ -47,12 +54,12 @@ def doctor(
     # with roles, `compare_login` reports the surplus privileges
     surplus = site.hosts.read_held_privileges(host_refs, SURPLUS) if host_refs and not roles else {}
     with site.journal_to_read(inventory.vcenter) as journal:
-        journal_findings = (
-            *of_given_up(still_given_up(journal, site, inventory)),
-            *of_lock_vms(lock_vms_of(journal), inventory),
+        of_journal = (
+            *given_up_findings(still_given_up(journal, site, inventory)),
+            *lock_vm_findings(lock_vms_of(journal), inventory),
         )
     other_findings = (
-        *of_parser(expat_version()),
+        *parser_findings(expat_version()),
         *compare_login(roles, site.vcenter, inventory),
         *journal_findings,
         *_rdma_findings(site, scope.hosts(inventory)),

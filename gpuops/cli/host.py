@@ -277,10 +277,10 @@ def mig_check(
     from gpuops.advise.gpu_profiles import judge_layout
     from gpuops.catalog import load
     from gpuops.config.layout_file import find_layout, load_layouts
-    from gpuops.plan.capacity.gpu_models import board_meant
+    from gpuops.plan.capacity.gpu_models import find_board
     from gpuops.report.hosts.device_modes_view import layouts_document, layouts_exit_code, layouts_text
 
-    board = board_meant(model, load(everything=True))
+    board = find_board(model, load(everything=True))
     layouts = load_layouts(file)
     if layout is not None:
         layouts = (find_layout(layout, layouts, file),)

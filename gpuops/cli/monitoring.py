@@ -215,10 +215,10 @@ def guest_check(
     from gpuops import api
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, read_inventory
-    from gpuops.plan.guest.guest_check import GuestQuestion, wanted_frameworks
+    from gpuops.plan.guest.guest_check import GuestQuestion, parse_frameworks
     from gpuops.report.monitoring.doctor_view import guest_check_document, guest_check_text
 
-    needs = GuestNeeds(wanted_frameworks(framework or ()), frozenset(expect or ()))
+    needs = GuestNeeds(parse_frameworks(framework or ()), frozenset(expect or ()))
     question = GuestQuestion(vm, pool, needs, _door(via, ssh_user, ssh_host, ssh_port)).checked(
         policy=policy is not None
     )

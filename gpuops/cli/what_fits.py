@@ -250,7 +250,7 @@ def profiles(
     """
     from gpuops.advise.gpu_profiles import profiles_of
     from gpuops.catalog import load
-    from gpuops.plan.capacity.gpu_models import board_meant
+    from gpuops.plan.capacity.gpu_models import find_board
     from gpuops.report.advice.gpu_profiles_view import (
         ProfilesModelsDocument,
         models_text,
@@ -262,5 +262,5 @@ def profiles(
     if model is None:
         output.show(models_text(catalog.boards), ProfilesModelsDocument.from_attributes(models=catalog.boards))
         return
-    answer = profiles_of(board_meant(model, catalog))
+    answer = profiles_of(find_board(model, catalog))
     output.show(profiles_text(answer), profiles_document(answer))

@@ -17,7 +17,7 @@ from gpuops.model.vcenter.login import RoleState, RoleWish
 from gpuops.plan.core.plan import Outcome
 from gpuops.plan.core.steps import SetRole, VcenterSetting
 from gpuops.plan.doctor.host_findings import Finding
-from gpuops.plan.doctor.login_privileges import of_roles
+from gpuops.plan.doctor.login_privileges import compare_with_roles
 
 ROLES: Final = "roles apply"
 """The kind of run that writes roles, in journals."""
@@ -51,7 +51,7 @@ def compare_login(wishes: Sequence[RoleWish], vcenter: Vcenter, inventory: Inven
     """Yield the privileges of the roles that a login lacks, and those it has beyond them; nothing without roles."""
     if wishes:
         granted, root = roles_port(vcenter).granted(inventory)
-        yield from of_roles(wishes, granted, root, inventory)
+        yield from compare_with_roles(wishes, granted, root, inventory)
 
 
 def _error(outcome: Outcome[VcenterSetting], failure: GpuopsError | None) -> GpuopsError:

@@ -15,7 +15,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import memory_mib
 from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.steps import CloneVm, HostStep
-from gpuops.plan.hosts.change.rolling_plan import ChangeReport, shut
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport, change_window_refusals
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.host_plan import HostRequest
@@ -76,7 +76,7 @@ def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
 
 def refuse_outside_window(window: str | None, now: datetime) -> None:
     """Raise Refused while the task's window is closed, UsageError for an invalid window; None = no window."""
-    for closed in shut(Rolling(window=parse_window(window)), now) if window is not None else ():
+    for closed in change_window_refusals(Rolling(window=parse_window(window)), now) if window is not None else ():
         raise Refused(str(closed), hint=closed.hint)
 
 

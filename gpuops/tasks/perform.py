@@ -239,7 +239,7 @@ def _translate(arguments: Arguments, text: str) -> str:
 
 
 def _is_value(word: str, argument: Mapping[str, Any]) -> bool:
-    """Return whether the word after an option is its value: `--gpu means nothing here` only speaks of the option."""
+    """Return whether the word after an option is its value: in `--gpu needs --type` it is not."""
     choices: Collection[str] | None = argument.get("choices")
     if choices is not None:
         return word in choices

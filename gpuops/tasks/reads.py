@@ -15,7 +15,7 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.guest.guest_check import GuestQuestion, ssh_door, wanted_frameworks
+from gpuops.plan.guest.guest_check import GuestQuestion, parse_frameworks, ssh_door
 from gpuops.plan.guest.rows import GuestNeeds, MustHave
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.plan.queue.place import Place
@@ -124,7 +124,7 @@ def guest_gpu_info(
 ) -> TaskResult:
     """Return whether guests are ready for work on their GPUs. Raises UsageError, VmNotFound, VmAmbiguous, Refused."""
     way = GuestWay(via)
-    needs = GuestNeeds(wanted_frameworks(framework or ()), frozenset(map(MustHave, expect or ())))
+    needs = GuestNeeds(parse_frameworks(framework or ()), frozenset(map(MustHave, expect or ())))
     question = GuestQuestion(vm, pool, needs, ssh_door(way, ssh_user, ssh_host, ssh_port))
     question.checked(policy=policy is not None)
     rules = policy_of(policy)

@@ -36,16 +36,16 @@ from gpuops.plan.core.steps import (
     LeaveMaintenance,
     RebootHost,
 )
-from gpuops.plan.hosts.change.emptying import leaving, returning
+from gpuops.plan.hosts.change.emptying import plan_departures, plan_return
 from gpuops.plan.hosts.change.rolling_plan import (
     PlannedHost,
-    gpus_not_listed,
     lost_mig_modes,
     not_in_force,
-    planned_together,
+    plan_together,
     task_satisfied,
+    unlisted_gpus,
 )
-from gpuops.plan.hosts.host_plan import kept_as_they_are
+from gpuops.plan.hosts.host_plan import vms_forbidding_change
 
 DRIVER_S: Final = 600.0
 """The time that a host's driver may take after a boot to list its GPUs."""
@@ -135,14 +135,14 @@ class HostRounds:
         None: every host is empty, except hosts that are now in `wrong`. Uses the inventory that `take` started with.
         """
         inventory = self.executor.inventory
-        planned_hosts = planned_together(steps, self.order.rolling, inventory, catalog_of(inventory))
+        planned_hosts = plan_together(steps, self.order.rolling, inventory, catalog_of(inventory))
         refusals = [str(rejection) for rejection in planned_hosts if isinstance(rejection, Rejection)]
         if refusals:
             return "; ".join(refusals)
         ready_hosts = [planned_host for planned_host in planned_hosts if isinstance(planned_host, PlannedHost)]
         moves_away = [move for planned_host in ready_hosts for move in planned_host.away]
         self._say(steps, f"{len(moves_away)} VMs leave" if moves_away else "no VM has to leave")
-        for outcome in self._vms(leaving(moves_away), inventory):
+        for outcome in self._vms(plan_departures(moves_away), inventory):
             if outcome.verdict not in _GOOD:
                 vm = inventory.vm(outcome.step.vm)
                 # a host keeps its first reason; every VM that leaves has a host, so "" only satisfies the type
@@ -159,7 +159,7 @@ class HostRounds:
         for step in steps:
             # a VM that was suspended here in the meantime would resume under another driver or scheduler
             host = inventory.hosts.get(step.host)
-            blocked = next(kept_as_they_are(host, inventory), None) if host is not None else GONE
+            blocked = next(vms_forbidding_change(host, inventory), None) if host is not None else GONE
             if blocked is not None:
                 self.wrong.setdefault(step.host, str(blocked))
             elif step.host not in self.wrong and (outcome := setting.set(step)).verdict not in _GOOD:
@@ -216,7 +216,7 @@ class HostRounds:
         return self.executor.inventory.hosts.get(step.host)
 
     def _missing_gpus(self, step: HostStep, host: Host) -> list[str]:
-        return [str(address) for address in gpus_not_listed(step, self.order.gpus.get(step.host, ()), host)]
+        return [str(address) for address in unlisted_gpus(step, self.order.gpus.get(step.host, ()), host)]
 
     def _end(self, step: HostStep) -> Outcome[HostStep]:
         """Take the host out of maintenance mode, bring its VMs back, and return the host's outcome.
@@ -254,7 +254,7 @@ class HostRounds:
         if home is None:
             return [GONE], ()
         returning_vms = {ref: vm for ref in taken_vms if (vm := inventory.vms.get(ref)) is not None}
-        plan, notes = returning(
+        plan, notes = plan_return(
             home,
             [vm for ref, vm in returning_vms.items() if taken_vms[ref].stopped],
             [vm for ref, vm in returning_vms.items() if not taken_vms[ref].stopped],

@@ -47,15 +47,15 @@ from gpuops.plan.hosts.change.rolling_plan import (
     ChangeStatus,
     PartProgress,
     Roll,
+    change_window_refusals,
     gpus_listed_after_boot,
     gpus_staying_in_mig_mode,
     next_round,
     plan_roll,
     privileges_of_hosts,
-    shut,
 )
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.plan.hosts.host_plan import HostRequest, left_to_do, tells_impact
+from gpuops.plan.hosts.host_plan import HostRequest, remaining_work, reports_impact
 
 
 def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostStep]:
@@ -80,8 +80,8 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostSt
         outcomes = tuple(executor.set(step) for step in report.plan.steps)
         journal.end(run)
     plan = report.plan
-    if any(tells_impact(step) for step in plan.steps):
-        plan = replace(plan, afterwards=left_to_do(plan, executor.impacts, report.before, "mode"))
+    if any(reports_impact(step) for step in plan.steps):
+        plan = replace(plan, afterwards=remaining_work(plan, executor.impacts, report.before, "mode"))
     return Report(request, report.before, plan, outcomes, applied=True, after=executor.inventory)
 
 
@@ -352,7 +352,10 @@ def _next_move(host_rounds: HostRounds, open_outcomes: Sequence[Outcome[HostStep
     """Return what to fix first, and the command to run after it: an immediate `resume` would stop at the same host."""
     failed = [outcome for outcome in open_outcomes if outcome.verdict is not Verdict.SKIPPED]
     names = ", ".join(host_rounds.order.names[outcome.step.host] for outcome in failed or open_outcomes)
-    window_is_closed = not failed and next(shut(host_rounds.order.rolling, host_rounds.site.clock()), None) is not None
+    window_is_closed = (
+        not failed
+        and next(change_window_refusals(host_rounds.order.rolling, host_rounds.site.clock()), None) is not None
+    )
     first = "wait until its window opens" if window_is_closed else f"fix the problem of {names}"
     if giving_up:
         return f"{first}, then {ABORT}; {STATUS}"
@@ -393,7 +396,7 @@ def _rounds_left(host_rounds: HostRounds) -> list[Outcome[HostStep]]:
 
 def _why_none_is_begun(host_rounds: HostRounds) -> str:
     """Return why no other host may be begun now; empty if one may."""
-    closed = next(shut(host_rounds.order.rolling, host_rounds.site.clock()), None)
+    closed = next(change_window_refusals(host_rounds.order.rolling, host_rounds.site.clock()), None)
     return host_rounds.executor.lease_objection() or (str(closed) if closed is not None else "")
 
 

@@ -25,7 +25,7 @@ from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.step_checks import host_objection, host_satisfied
 from gpuops.plan.core.steps import HostStep, HostTask
-from gpuops.plan.hosts.host_plan import impact_words
+from gpuops.plan.hosts.host_plan import describe_impact
 
 GONE: Final = "is gone from vCenter"
 
@@ -104,7 +104,7 @@ class SettingExecutor(HostExecutor[HostStep]):
         impacts = self.impacts.get(step.host)
         if outcome.verdict is not Verdict.DONE or impacts is None:
             return outcome
-        return replace(outcome, reason="; ".join(filter(None, (outcome.reason, impact_words(impacts)))))
+        return replace(outcome, reason="; ".join(filter(None, (outcome.reason, describe_impact(impacts)))))
 
     def read_back(self, step: HostStep) -> None:
         """Read the settings of the step's host again."""

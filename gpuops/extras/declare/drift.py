@@ -28,7 +28,7 @@ from gpuops.model.vcenter.inventory import Inventory, SettingChange
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.hosts.change.emptying import running_vms_on
-from gpuops.plan.hosts.change.rolling_plan import ChangeReport, shut
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport, change_window_refusals
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.reading.counters import setting_changes
 
@@ -136,7 +136,7 @@ class DriftWatch:
 
     def _healable(self, differences: Iterable[SiteDifference]) -> list[tuple[str, str]]:
         """Return the ref of the host or VM and the key of each setting that may be set back now."""
-        if next(shut(Rolling(window=self.window), self.site.clock()), None) is not None:
+        if next(change_window_refusals(Rolling(window=self.window), self.site.clock()), None) is not None:
             return []
         settings = (
             (difference.ref, difference.key)

@@ -21,9 +21,9 @@ from gpuops.plan.core.passthru_devices import gpu_names, option_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.goal import pci_type, profile_meant
-from gpuops.plan.hosts.graphics.device_mode_changes import sizes_due
+from gpuops.plan.hosts.graphics.device_mode_changes import pending_sizes
 from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
-from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of, unscheduled
+from gpuops.plan.hosts.scheduler.scheduler_state import reason_unscheduled, scheduler_of
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 
@@ -221,7 +221,7 @@ def gpu_state(key: str, gpu: PhysicalGpu, host: Host, catalog: Catalog) -> tuple
         case "graphics":
             return device.graphics_type if device is not None else None, gpu.graphics_type
         case "vgpu_mode":
-            waits = settings.sets_modes and sizes_due(host, settings, [gpu.address])
+            waits = settings.sets_modes and pending_sizes(host, settings, [gpu.address])
             return device.vgpu_mode if device is not None else None, gpu.vgpu_mode if waits else None
         case "mig":
             smi = next((smi for smi in settings.mig or () if smi.address == gpu.address and not smi.unread), None)
@@ -263,7 +263,7 @@ def _applies(key: str, wish: GpuWish, gpu: PhysicalGpu, wishes: Mapping[str, Gpu
     if key == "mig" and not wish.is_named:
         board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
         return board is None or board.mig is not None
-    return wish.is_named or key != "scheduler" or unscheduled(gpu) is None
+    return wish.is_named or key != "scheduler" or reason_unscheduled(gpu) is None
 
 
 # VMs

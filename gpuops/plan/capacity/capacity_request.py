@@ -34,20 +34,20 @@ from gpuops.plan.placement.keep_free import devices_reserved_in, remaining, rese
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import reduced_to_host
 
-_NONE: Final = Slots(0, 0)
+_NO_SLOTS: Final = Slots(0, 0)
 
 
-def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> FleetPart:
+def without_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> FleetPart:
     """Return the room of these hosts without what vCenter reserves for other VMs."""
-    first = hosts[0]  # vCenter reserves for a cluster, or for a host outside of clusters: any host names the place
-    unknown = reserved_unknown(first, inventory)
+    any_host = hosts[0]  # vCenter reserves for a cluster, or for a host outside of clusters: any host names the place
+    unknown = reserved_unknown(any_host, inventory)
     if unknown is not None:
         doubted = {name: replace(fit, slots=fit.slots.as_doubtful(unknown)) for name, fit in part.fits.items()}
         devices = {device: room.as_doubtful(unknown) for device, room in part.devices.items()}
         return replace(part, fits=doubted, devices=devices, notes=(*part.notes, unknown))
     states = [state for host in hosts for state in gpu_states(host, inventory, catalog)]
     rooms = Rooms(catalog)
-    for reservation in reserved_in(first, inventory):
+    for reservation in reserved_in(any_host, inventory):
         reserved_profile, reserved = reservation.profile, reservation.unused_reservation
         free_by_vcenter = remaining(reservation, inventory, catalog)
         note = f"{reserved} of {reserved_profile} reserved, not free"
@@ -59,9 +59,11 @@ def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, 
                 slots = _slots_of_other_profile(fit.slots, name, reserved_profile, reserved, states, rooms, note)
             fits[name] = _limit_fit(fit, slots, note)
         part = replace(part, fits=fits, notes=(*part.notes, note))
-    for of_devices in devices_reserved_in(first, inventory):
-        note = f"{of_devices.unused_reservation} of {of_devices.name} reserved, not free"
-        left_over = {device: _whole_devices_left(device, part.devices, of_devices, note) for device in part.devices}
+    for device_capacity in devices_reserved_in(any_host, inventory):
+        note = f"{device_capacity.unused_reservation} of {device_capacity.name} reserved, not free"
+        left_over = {
+            device: _whole_devices_left(device, part.devices, device_capacity, note) for device in part.devices
+        }
         part = replace(part, devices=left_over, notes=(*part.notes, note))
     return part
 
@@ -106,7 +108,7 @@ def _slots_of_other_profile(
     """Return the slots of another profile after GPUs are set aside for the reservation."""
     rooms_by_gpu = [rooms.on(state, (profile, reserved_profile)) for state in states]
     # for each GPU its slots of this profile, and of the reserved one
-    pairs = [(on.get(profile, _NONE), on.get(reserved_profile, _NONE)) for on in rooms_by_gpu]
+    pairs = [(slots_on.get(profile, _NO_SLOTS), slots_on.get(reserved_profile, _NO_SLOTS)) for slots_on in rooms_by_gpu]
     shared = [(free, reservable) for free, reservable in pairs if free.possible and reservable.possible]
     # reserved slots that do not fit on GPUs without a slot of this profile
     missing = reserved - sum(reservable.at_least for free, reservable in pairs if not free.possible)
@@ -185,7 +187,7 @@ def capacity(
 
     `profile`: count only this vGPU profile. `desktops`: also count the room after these VMs are suspended.
 
-    Raises HostNotFound, UsageError for a cluster that is not there, ProfileUnknown, and Refused for a profile
+    Raises HostNotFound, UsageError for an unknown cluster, ProfileUnknown, and Refused for a profile
     that no host offers.
     """
     scope = scope or Scope()
@@ -198,31 +200,38 @@ def capacity(
     before = {host.ref: room.of(host, inventory) for host in hosts}
     now = _room_tree(hosts, before, inventory, catalog)
     vms = (vm for host in hosts for vm in inventory.vms_on(host))
-    asleep = tuple(sorted(vm.name for vm in vms if vm.power is PowerState.SUSPENDED and vm.devices))
+    suspended_names = tuple(sorted(vm.name for vm in vms if vm.power is PowerState.SUSPENDED and vm.devices))
     fragmentation = measure_fragmentation(hosts, inventory, catalog)
     if desktops is None:
-        return Capacity(inventory, profile, now, suspended=asleep, fragmentation=fragmentation)
+        return Capacity(inventory, profile, now, suspended=suspended_names, fragmentation=fragmentation)
     by_host = _by_host(desktops)
-    after, night = dict(before), inventory
+    after, after_suspends = dict(before), inventory
     for host in hosts:
         if host.ref in by_host:
             world = _suspend_desktops(host, by_host[host.ref], inventory, catalog)
             after[host.ref] = room.of(world.hosts[host.ref], world)
-            night = night.with_vms(world.vms_on(host)).with_hosts([world.hosts[host.ref]])
+            after_suspends = after_suspends.with_vms(world.vms_on(host)).with_hosts([world.hosts[host.ref]])
     suspended_count = sum(len(by_host.get(host.ref, ())) for host in hosts)
     return Capacity(
-        inventory, profile, now, _room_tree(hosts, after, night, catalog), suspended_count, asleep, fragmentation
+        inventory,
+        profile,
+        now,
+        _room_tree(hosts, after, after_suspends, catalog),
+        suspended_count,
+        suspended_names,
+        fragmentation,
     )
 
 
 def with_suspended(inventory: Inventory, desktops: Iterable[Vm], catalog: Catalog) -> Inventory:
     """Return the snapshot when these desktops are suspended."""
-    night = inventory
+    after_suspends = inventory
     for ref, host_desktops in _by_host(desktops).items():
         if ref is not None:
-            world = _suspend_desktops(inventory.hosts[ref], host_desktops, inventory, catalog)
-            night = night.with_vms(world.vms_on(inventory.hosts[ref])).with_hosts([world.hosts[ref]])
-    return night
+            host = inventory.hosts[ref]
+            world = _suspend_desktops(host, host_desktops, inventory, catalog)
+            after_suspends = after_suspends.with_vms(world.vms_on(host)).with_hosts([world.hosts[ref]])
+    return after_suspends
 
 
 def _by_host(vms: Iterable[Vm]) -> dict[str | None, list[Vm]]:
@@ -248,10 +257,11 @@ def _room_tree(
         places = [rooms[host.ref] for host in members]
         cluster_hosts = [inventory.hosts[host.ref] for host in members]
         if ref is None:  # each host is a place of its own
-            places = [less_reserved(*pair, inventory, catalog) for pair in zip(places, zip(cluster_hosts), strict=True)]
+            pairs = zip(places, cluster_hosts, strict=True)
+            places = [without_reserved(place, [host], inventory, catalog) for place, host in pairs]
         name = STANDALONE if ref is None else inventory.clusters[ref].name
         cluster = fleet_part(Level.CLUSTER, name, places)
-        clusters.append(cluster if ref is None else less_reserved(cluster, cluster_hosts, inventory, catalog))
+        clusters.append(cluster if ref is None else without_reserved(cluster, cluster_hosts, inventory, catalog))
     # Hosts outside clusters come last.
     clusters.sort(key=lambda cluster: (cluster.name == STANDALONE, cluster.name))
     return fleet_part(Level.ALL, "all", clusters)

@@ -38,17 +38,17 @@ from gpuops.plan.placement.host_filters import (
     unreserved_mib,
 )
 
-_NOBODY = Vm(ref="", name="")
+_NO_VM = Vm(ref="", name="")
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What one VM can have beside the GPUs of a node."""
+    """The cores and the memory that one VM can have on the NUMA node of its GPUs."""
 
     cores: int | None
     """Physical cores: more vCPUs would not all be local. None = not known, as is the node."""
     memory_at_least_mib: int
-    """However the memory of running VMs lies."""
+    """The free memory for certain, on whichever nodes the memory of running VMs is."""
     memory_at_most_mib: int | None
     """None = not known."""
 
@@ -68,13 +68,13 @@ UNKNOWN = Beside(None, 0, None)
 
 def beside(node: NumaNode, host: Host, inventory: Inventory) -> Beside:
     """Return cores and memory of a node of the host."""
-    least = surely_free_memory_mib(node, _NOBODY, host, inventory)
+    least = surely_free_memory_mib(node, _NO_VM, host, inventory)
     on_host = free_on(host, inventory)
-    most = free_memory_mib(node, _NOBODY, host, inventory)
+    most = free_memory_mib(node, _NO_VM, host, inventory)
     if on_host.memory_at_most_mib is not None:
         most = min(most, on_host.memory_at_most_mib)
         least = min(least, on_host.memory_at_least_mib)
-    return Beside(free_cores(node, _NOBODY, host, inventory), max(0, least), max(0, most))
+    return Beside(free_cores(node, _NO_VM, host, inventory), max(0, least), max(0, most))
 
 
 def free_on(host: Host, inventory: Inventory) -> Beside:
@@ -84,7 +84,7 @@ def free_on(host: Host, inventory: Inventory) -> Beside:
     running = [vm for vm in inventory.vms_on(host) if vm.may_run]
     claims = [vm.most_reserved_mib for vm in running]
     least = 0 if None in claims else host.memory_mib - sum(claim for claim in claims if claim is not None)
-    return Beside(host.cpu_cores, max(0, least), max(0, unreserved_mib(host, _NOBODY, inventory) or 0))
+    return Beside(host.cpu_cores, max(0, least), max(0, unreserved_mib(host, _NO_VM, inventory) or 0))
 
 
 Key = TypeVar("Key", str, "Device")
@@ -159,7 +159,7 @@ class FleetPart:
     largest: Largest | None = None
     """None = no vGPU fits beside a NUMA node."""
     beside: Beside | None = None
-    """Of a NUMA node alone."""
+    """The cores and memory of a NUMA node; None for larger parts."""
     parts: tuple[FleetPart, ...] = ()
     notes: tuple[str, ...] = ()
     """Why there is less room than its GPUs have, or why that is not certain."""
@@ -209,12 +209,12 @@ def _group_by_key(mappings: Iterable[Mapping[Key, Value]]) -> list[tuple[Key, li
     return sorted(grouped.items(), key=lambda pair: pair[0])
 
 
-_MOST = 64
+_MOST_DEVICES = 64
 """No release allows more passthrough devices in one VM (VMware configuration maximums)."""
 
 
-class InOneVm:
-    """The rules of `attach`, asked once per profile and release: 500 hosts of a fleet are alike."""
+class OneVmLimit:
+    """How many vGPUs one VM may have, by the rules of `attach`; computed once per profile and ESXi release."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -232,10 +232,11 @@ class InOneVm:
         return allowed
 
     def _limit(self, profile: str, host: Host) -> tuple[int, str]:
+        """Return the most vGPUs of this profile that one VM may have, and the rule that forbids one more."""
         for number in count(2):
             case = Case(Vm("", "one VM"), (NewVgpu(profile),) * number, False, host, self._catalog)
             refusal = next((verdict for verdict in several_vgpus(case) if isinstance(verdict, Rejection)), None)
-            if refusal is not None or number > _MOST:
+            if refusal is not None or number > _MOST_DEVICES:
                 return number - 1, str(refusal or "")
         raise AssertionError("counts without end")
 
@@ -321,7 +322,7 @@ class HostRoom:
         self._offered = offered
         self._profile = profile
         self._rooms = Rooms(catalog)
-        self._in_one_vm = InOneVm(catalog)
+        self._in_one_vm = OneVmLimit(catalog)
         self._fits: dict[tuple[object, ...], Fits] = {}
         self._largest: dict[int, Largest | None] = {}
 
@@ -389,6 +390,7 @@ class HostRoom:
         return self._fits[key]
 
     def _host_fits(self, nodes: Sequence[Fits], host: Host) -> Fits:
+        """Return the room on the host by profile, from the room on its nodes."""
         key = (*map(id, nodes), host.version)
         if key not in self._fits:
             self._fits[key] = {
@@ -398,6 +400,7 @@ class HostRoom:
         return self._fits[key]
 
     def _largest_in(self, fits: Fits, where: str, local: Beside) -> Largest | None:
+        """Return the largest profile that fits on the node `where`."""
         if id(fits) not in self._largest:
             self._largest[id(fits)] = largest_of(_candidate(profile, fit) for profile, fit in fits.items())
         largest = self._largest[id(fits)]
@@ -412,6 +415,7 @@ def _candidate(profile: str, fit: Fit) -> Largest | None:
 
 
 def _limit_to_node(slots: Slots, local: Beside) -> Slots:
+    """Return the slots for which the node has cores and memory."""
     if not local.possible:
         return Slots(0, 0, "no cores or no memory left beside the GPUs")
     if not local.certain:

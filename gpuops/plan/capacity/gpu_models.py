@@ -1,4 +1,5 @@
-"""Which GPU model people mean, and which vGPU profiles a host offers with its GPUs in their modes.
+"""Finds the GPU model for a name that people write, and the vGPU profiles that a host offers with its GPUs in their
+modes.
 
 Source: NVIDIA AI Enterprise, vGPU for Compute (a GPU in MIG mode runs MIG-backed profiles alone, any other time-sliced
 ones; all of them may be suspended and migrated on vSphere 8 and 9).
@@ -24,7 +25,7 @@ MODES: Final[Mapping[GpuServing, VgpuMode]] = {
 }
 
 
-def board_meant(text: str, catalog: Catalog) -> Board:
+def find_board(text: str, catalog: Catalog) -> Board:
     """Return the GPU model of that key, short name or name (`l40s`, `NVIDIA L40S`).
 
     Raises UsageError, with similar keys, unless exactly one model matches.
@@ -35,11 +36,8 @@ def board_meant(text: str, catalog: Catalog) -> Board:
         if len(matching_boards) == 1:
             return matching_boards[0]
     keys = {board.key.lower(): board.key for board in catalog.boards}
-    near = [
-        keys[close_key]
-        for close_key in get_close_matches(folded_text.removeprefix("nvidia ").replace(" ", "-"), keys, n=3)
-    ]
-    suggestion = f"; did you mean {', '.join(near)}?" if near else ""
+    close_keys = get_close_matches(folded_text.removeprefix("nvidia ").replace(" ", "-"), keys, n=3)
+    suggestion = f"; did you mean {', '.join(keys[close_key] for close_key in close_keys)}?" if close_keys else ""
     hint = "gpuops profiles lists the GPU models"
     raise UsageError(f"no GPU model {text!r} in the catalogue{suggestion}", hint=hint)
 
@@ -58,11 +56,11 @@ def mode_obstacle(mode: GpuServing, board: Board) -> str:
     return ""
 
 
-def with_offers(host: Host, fleet: Iterable[Host], catalog: Catalog) -> Host:
+def offer_profiles(host: Host, fleet: Iterable[Host], catalog: Catalog) -> Host:
     """Return the host with the profiles that its GPUs offer in their modes.
 
-    What it, or another host, says of a profile stays true of it. What none offers yet may be suspended and migrated.
-    GPUs that are not in the catalogue keep what the host says of profiles that are not in it either.
+    Whether a profile can be suspended and migrated is taken from this host, else from another one that offers it; if
+    none does, both are assumed. Profiles that the catalogue lacks are kept.
     """
     offers_by_name = {offer.name: offer for fleet_host in (*fleet, host) for offer in fleet_host.profiles or ()}
     uncatalogued_names = [offer.name for offer in host.profiles or () if catalog.profile(offer.name) is None]
@@ -72,6 +70,7 @@ def with_offers(host: Host, fleet: Iterable[Host], catalog: Catalog) -> Host:
 
 
 def _offered_profiles(host: Host, catalog: Catalog) -> Iterator[str]:
+    """Yield the profiles of the catalogue that the host's GPUs offer in their modes."""
     for gpu in host.gpus:
         board = board_of(gpu, catalog)
         if board is not None and gpu.graphics_type is GraphicsType.SHARED_DIRECT and not gpu.passed_through:

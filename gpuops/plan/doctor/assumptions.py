@@ -34,7 +34,7 @@ Observations = Iterator[tuple[bool, Facts]]
 
 _MOST_PASSTHROUGH: Final = 32
 """pciPassthru0 to 31: DirectPath devices count upwards from 0, SR-IOV network cards downwards from 31."""
-_AT_ONCE_S: Final = 60.0
+_RELEASED_WITHIN_S: Final = 60.0
 """vCenter may list a suspended VM on its GPU for this long."""
 _REFUSED_WITHIN_S: Final = 10.0
 _MOST_OVERHEAD: Final = 0.1
@@ -97,12 +97,12 @@ def _replay_start(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Ite
         yield rule, is_right, facts
     known_addresses = [address for address, starts in expected.items() if is_right and starts and actual[address]]
     if known_addresses:
-        facts |= {"expected": _starts(expected, known_addresses), "found": _starts(actual, known_addresses)}
+        facts |= {"expected": _starts_text(expected, known_addresses), "found": _starts_text(actual, known_addresses)}
         yield "gpu-instance-start", facts["expected"] == facts["found"], facts
 
 
 def _may_go_elsewhere(vm: Vm, host: Host, catalog: Catalog) -> bool:
-    """Whether the plan may wrongly take a GPU as full, because the positions of the vGPUs on it are unknown."""
+    """Return whether the plan may wrongly take a GPU as full, because the positions of the vGPUs on it are unknown."""
     boards = {facts.board for profile in vm.profiles if (facts := catalog.profile(profile)) is not None}
     return any(
         gpu.vgpus is None and gpu.vgpu_mode in (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
@@ -124,11 +124,12 @@ def _places(vm: Vm, host: Host) -> dict[PciAddress, tuple[int, ...]]:
     return places
 
 
-def _starts(places: Mapping[PciAddress, tuple[int, ...]], addresses: Iterable[PciAddress]) -> str:
+def _starts_text(places: Mapping[PciAddress, tuple[int, ...]], addresses: Iterable[PciAddress]) -> str:
     return ", ".join(f"{address} at {', '.join(map(str, places[address]))}" for address in addresses)
 
 
 def _passthrough_keys(contact: Contact, *, vgpus: bool) -> Observations:
+    """Yield for each vGPU, or each other passthrough device, whether its key is a `pciPassthruN` from 0 to 31."""
     for vm in contact.inventory.vms.values():
         for device in vm.devices or ():
             if isinstance(device, VgpuDevice) is vgpus and not isinstance(device, OtherPassthrough):
@@ -136,18 +137,25 @@ def _passthrough_keys(contact: Contact, *, vgpus: bool) -> Observations:
 
 
 def _slots_of_suspended(contact: Contact) -> Observations:
+    """Yield for each suspended VM with vGPUs whether no GPU of its host lists it any more.
+
+    A VM that is still listed is left out for `_RELEASED_WITHIN_S` after its suspend.
+    """
     for host in contact.inventory.hosts.values():
-        driven = [gpu for gpu in host.gpus if not gpu.is_active_in_passthrough]
-        listed = {ref: str(gpu.address) for gpu in driven for ref in gpu.vms or ()}
-        for vm in contact.inventory.vms_on(host) if driven and all(gpu.vms is not None for gpu in driven) else ():
-            ago = contact.inventory.taken_at - vm.suspended_at if vm.suspended_at else timedelta()
-            gpu, seconds = listed.get(vm.ref, ""), round(ago.total_seconds())
+        vgpu_gpus = [gpu for gpu in host.gpus if not gpu.is_active_in_passthrough]
+        if not vgpu_gpus or any(gpu.vms is None for gpu in vgpu_gpus):
+            continue
+        gpu_by_vm = {ref: str(gpu.address) for gpu in vgpu_gpus for ref in gpu.vms or ()}
+        for vm in contact.inventory.vms_on(host):
+            since_suspend = contact.inventory.taken_at - vm.suspended_at if vm.suspended_at else timedelta()
+            gpu, seconds = gpu_by_vm.get(vm.ref, ""), since_suspend.total_seconds()
             is_suspended = vm.power is PowerState.SUSPENDED and vm.vgpus
-            if is_suspended and (not gpu or ago.total_seconds() >= _AT_ONCE_S):
-                yield not gpu, {"host": host.ref, "vm": vm.ref, "gpu": gpu, "seconds": seconds}
+            if is_suspended and (not gpu or seconds >= _RELEASED_WITHIN_S):
+                yield not gpu, {"host": host.ref, "vm": vm.ref, "gpu": gpu, "seconds": round(seconds)}
 
 
 def _refused_starts(contact: Contact) -> Observations:
+    """Yield for each start that failed for lack of a GPU whether its fault is the expected one."""
     for task, vm in _tasks(contact, "powerOn"):
         is_expected = task.fault == "InsufficientGraphicsResourcesFault"
         if vm.vgpus and (is_expected or (task.fault and task.names_vgpu)):
@@ -155,6 +163,7 @@ def _refused_starts(contact: Contact) -> Observations:
 
 
 def _refused_suspends(contact: Contact) -> Observations:
+    """Yield for each refused suspend whether it was refused at once, with the expected fault."""
     for task, vm in _tasks(contact, "suspend"):
         seconds = task.ran_s or 0.0
         if task.fault in ("NotSupported", "GenericVmConfigFault"):
@@ -163,6 +172,7 @@ def _refused_suspends(contact: Contact) -> Observations:
 
 
 def _suspend_durations(contact: Contact) -> Observations:
+    """Yield for each suspend of a VM with vGPUs whether it took no longer than gpuops assumes."""
     for task, vm in _tasks(contact, "suspend"):
         if not task.fault and task.ran_s is not None and vm.vgpus:
             facts: Facts = {"vm": vm.ref, "mib": vm.memory_mib or 0, "seconds": round(task.ran_s)}
@@ -170,6 +180,7 @@ def _suspend_durations(contact: Contact) -> Observations:
 
 
 def _tasks(contact: Contact, kind: str) -> Iterator[tuple[PastTask, Vm]]:
+    """Yield the past tasks of this kind whose VM still exists, each with its VM."""
     for task in contact.tasks:
         vm = contact.inventory.vms.get(task.ref)
         if vm is not None and task.kind == f"VirtualMachine.{kind}":
@@ -199,7 +210,7 @@ def _reserved_mib(vms: Iterable[Vm], power: PowerState) -> int | None:
     return None if None in numbers else sum(number or 0 for number in numbers)
 
 
-def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Observations:
+def _hosts_after_event(contact: Contact, event_kind: str, power: PowerState) -> Observations:
     """Yield for each VM with vGPUs whether it is still on the host of its last event of this kind.
 
     VMs that a user moved since are left out, and VMs that DRS may still move away soon after the event.
@@ -217,21 +228,21 @@ def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Observat
             yield stayed, {"vm": ref, "host": vm.host, "event": event_kind, **details}
 
 
-def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: bool) -> Observations:
+def _clones(contact: Contact, values_of: Callable[[Vm], Mapping[str, str]], *, copied: bool) -> Observations:
     """Yield for each clone whether it has all values of its source (`copied`), or none of them, as the rule says.
 
-    `of`: returns the values of a VM that the rule is about, by key.
+    `values_of`: returns the values of a VM that the rule is about, by key.
 
     Clones are left out if they or their source were changed afterwards, for example by a script that copies attributes,
     or if such changes could not be read.
     """
     for task, source in _tasks(contact, "clone") if contact.changes is not None else ():
-        clone, expected = contact.inventory.vms.get(task.created_vm or ""), of(source)
+        clone, expected = contact.inventory.vms.get(task.created_vm or ""), values_of(source)
         made_at = task.queued + timedelta(seconds=task.ran_s or 0.0)
         changed = {change.ref for change in contact.changes or () if change.at > made_at}
         if clone is None or not expected or {clone.ref, source.ref} & changed:
             continue
-        copies = sum(of(clone).get(key) == text for key, text in expected.items())
+        copies = sum(values_of(clone).get(key) == text for key, text in expected.items())
         if copies in (0, len(expected)):  # a part of the values proves neither
             facts: Facts = {"vm": clone.ref, "source": source.ref, "copies": copies, "all": len(expected)}
             yield (copies > 0) is copied, facts
@@ -242,6 +253,7 @@ def _passthrough_options(vm: Vm) -> Mapping[str, str]:
 
 
 def _counter_instances(contact: Contact) -> Observations:
+    """Yield for each host whether an instance of its GPU counters is the address of one of its GPUs."""
     for ref, instances in contact.counter_instances.items():
         addresses = {str(gpu.address) for gpu in contact.inventory.hosts[ref].gpus}
         named = [instance for instance in instances if str(PciAddress.parse_or_none(instance)) in addresses]
@@ -254,6 +266,7 @@ def _counter_names(contact: Contact) -> Observations:
 
 
 def _modes_in_force(contact: Contact) -> Observations:
+    """Yield an observation against the rule for each GPU whose configured vGPU size is not the one in use."""
     for host in contact.inventory.hosts.values():
         graphics = host.settings.graphics if host.settings is not None else None
         for device in graphics.devices if graphics is not None else ():
@@ -268,7 +281,7 @@ def _modes_in_force(contact: Contact) -> Observations:
 def _machines_in_maintenance(contact: Contact) -> Observations:
     """Yield the machines that the broker still shows in maintenance while their VM is off or suspended.
 
-    A missing machine says nothing: it may not be in maintenance.
+    A missing machine proves nothing: it may not be in maintenance.
     """
     inventory = contact.inventory
     match = match_machines(inventory.vms.values(), inventory.vcenter, contact.machines, ())
@@ -294,8 +307,8 @@ READERS: Final[Mapping[str, Callable[[Contact], Observations]]] = {
     "suspend-refusal": _refused_suspends,
     "suspend-duration": _suspend_durations,
     "suspended-vm-memory": _memory_of_suspended,
-    "suspended-vm-host": lambda contact: _places_of(contact, "VmSuspendedEvent", PowerState.SUSPENDED),
-    "drs-vgpu-vms": lambda contact: _places_of(contact, "VmPoweredOnEvent", PowerState.ON),
+    "suspended-vm-host": lambda contact: _hosts_after_event(contact, "VmSuspendedEvent", PowerState.SUSPENDED),
+    "drs-vgpu-vms": lambda contact: _hosts_after_event(contact, "VmPoweredOnEvent", PowerState.ON),
     "clone-attributes": lambda contact: _clones(contact, lambda vm: vm.attributes, copied=False),
     "clone-options": lambda contact: _clones(contact, _passthrough_options, copied=True),
     "gpu-counter-instances": _counter_instances,

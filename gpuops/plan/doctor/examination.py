@@ -1,12 +1,12 @@
-"""All findings of `gpuops doctor` about one vCenter, the worst first.
+"""Collects all findings of `gpuops doctor` about one vCenter, the worst first.
 
-Some are not about the inventory: parts of a run that an admin abandoned, lock VMs with snapshots, and the XML parser of
-this Python. An old libexpat is only a note, because Linux distributions fix it without changing its version (sources:
-Python documentation, XML security: libexpat 2.7.2 or later; CVE-2024-8176).
+It examines vCenter, clusters, hosts (`host_findings.py`) and VMs with GPU devices: their settings, their NUMA nodes,
+and whether they can be moved. Some findings are not about the inventory: parts of a run that an admin abandoned, lock
+VMs with snapshots, and the XML parser of this Python.
 
-Findings about VMs with GPU devices: their settings, their NUMA nodes, and whether they can be moved.
-
-Source: VMware vSphere docs, NUMA (a VM larger than a node is split over several, and `numa.nodeAffinity` binds it)."""
+Sources: VMware vSphere docs, NUMA (a VM larger than a node is split over several, and `numa.nodeAffinity` binds it).
+Python documentation, XML security: libexpat 2.7.2 or later; CVE-2024-8176. An old libexpat is only a note, because
+Linux distributions fix it without changing its version."""
 
 from __future__ import annotations
 
@@ -34,7 +34,13 @@ from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.goal import find_stale_entries, group_of
 from gpuops.plan.devices.rules import Case, start_obstacles
-from gpuops.plan.doctor.host_findings import Finding, Severity, of_host, of_reservations, unlike_ecc
+from gpuops.plan.doctor.host_findings import (
+    Finding,
+    Severity,
+    differing_ecc_findings,
+    findings_on_host,
+    reservation_findings,
+)
 from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of
 from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
 from gpuops.plan.moving.vmotion_stun import EVACUATION, WHERE, balancing_obstacles, evacuation_obstacles
@@ -43,7 +49,7 @@ from gpuops.plan.rotation.lease_rules import KEY
 from gpuops.plan.rotation.prerequisites import NO_SNAPSHOTS, snapshot_problem
 
 
-def of_vm(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
+def vm_findings(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
     """Yield the problems of a VM's settings and devices.
 
     A VM without GPU devices is checked only for stale DirectPath entries and unreadable devices.
@@ -59,7 +65,7 @@ def of_vm(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
     yield from _unreadable_devices(vm)
     if not any(is_gpu(device) or is_unreadable(device) for device in vm.devices):
         return
-    yield from _memory(vm)
+    yield from _unreserved_memory(vm)
     yield from _start_obstacles(vm, host, catalog)
     yield from _loose_pins(vm)
     if vm.question is not None:
@@ -72,7 +78,7 @@ def of_vm(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
                 yield Finding(Severity.ERROR, vm.name, f"{host.name} does not offer its profile {profile}", fix)
 
 
-def _memory(vm: Vm) -> Iterator[Finding]:
+def _unreserved_memory(vm: Vm) -> Iterator[Finding]:
     """Yield a finding if a VM that is off has not reserved all its memory, which passthrough needs (vSphere docs)."""
     reserved = vm.memory_locked is True or (
         vm.memory_mib is not None and (vm.memory_reservation_mib or 0) >= vm.memory_mib
@@ -102,7 +108,7 @@ def _start_obstacles(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Fi
 
 
 def _stale_entries(vm: Vm, host: Host | None) -> Iterator[Finding]:
-    """DirectPath entries with which the VM does not start on its host."""
+    """Yield the DirectPath entries with which the VM does not start on its host."""
     for device, reason in find_stale_entries(vm, host):
         fix = command("attach", vm=called(vm), device=str(device.address))
         if host is None or host.device(device.address) is None:
@@ -124,23 +130,26 @@ def _loose_pins(vm: Vm) -> Iterator[Finding]:
     numbers = {passthru_number(device.key) for device in vm.vgpus}
     loose_pins = sorted(set(pins_of(vm)) - numbers)
     if loose_pins and numbers:
-        keys, names = ", ".join(map(pin_key, loose_pins)), ", ".join(f"pciPassthru{n}" for n in sorted(numbers))
+        keys = ", ".join(map(pin_key, loose_pins))
+        names = ", ".join(f"pciPassthru{number}" for number in sorted(numbers))
         reason = f"{keys} binds none of its vGPUs ({names}): the host may start them on any GPU"
         fix = "remove that key from its settings; if the NUMA node matters, attach again with --numa required"
         yield Finding(Severity.WARNING, vm.name, reason, fix)
 
 
-def of_place(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
+def placement_findings(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
     """Yield the problems of a VM with GPU devices on its host: its NUMA nodes and, if it runs, whether it can move."""
     if vm.template or not any(map(is_gpu, vm.devices or ())):
         return
-    yield from _split(vm, host)
-    yield from _bound_away(vm, host)
+    yield from _larger_than_numa_node(vm, host)
+    yield from _bound_to_other_node(vm, host)
     if vm.power is PowerState.ON and inventory.hot_migrate_enabled:
-        yield from _stays(MovabilityCase(vm, host, inventory.clusters.get(host.cluster or ""), inventory, catalog, ()))
+        yield from _immovable(
+            MovabilityCase(vm, host, inventory.clusters.get(host.cluster or ""), inventory, catalog, ())
+        )
 
 
-def _split(vm: Vm, host: Host) -> Iterator[Finding]:
+def _larger_than_numa_node(vm: Vm, host: Host) -> Iterator[Finding]:
     """Yield a note if the VM is larger than a NUMA node: then a part of it is not on the node of its GPU."""
     if not host.numa_nodes or vm.memory_mib is None or vm.vcpus is None:
         return
@@ -157,21 +166,22 @@ def _split(vm: Vm, host: Host) -> Iterator[Finding]:
         yield Finding(Severity.NOTE, vm.name, reason, fix)
 
 
-def _bound_away(vm: Vm, host: Host) -> Iterator[Finding]:
+def _bound_to_other_node(vm: Vm, host: Host) -> Iterator[Finding]:
     """Report a VM that is bound to NUMA nodes, and pinned to a GPU of another node."""
-    bound = {part.strip() for part in (vm.extra_config or {}).get(AFFINITY_KEY, "").split(",") if part.strip()}
-    if not bound:
+    bound_nodes = {part.strip() for part in (vm.extra_config or {}).get(AFFINITY_KEY, "").split(",") if part.strip()}
+    if not bound_nodes:
         return
     for address in sorted(set(pins_of(vm).values())):
         gpu = host.gpu(address)
-        if gpu is not None and gpu.numa_node is not None and str(gpu.numa_node) not in bound:
-            nodes = ", ".join(sorted(bound))
+        if gpu is not None and gpu.numa_node is not None and str(gpu.numa_node) not in bound_nodes:
+            nodes = ", ".join(sorted(bound_nodes))
             reason = f"is bound to NUMA node {nodes}, and pinned to GPU {address}, which is on node {gpu.numa_node}"
             fix = f"remove {AFFINITY_KEY} from its settings, or attach the GPU again (gpuops help attach)"
             yield Finding(Severity.WARNING, vm.name, reason, fix)
 
 
-def _stays(case: MovabilityCase) -> Iterator[Finding]:
+def _immovable(case: MovabilityCase) -> Iterator[Finding]:
+    """Yield a note if the VM cannot be moved by vMotion."""
     movability = judge_movability(case)
     if movability.way is not MoveMethod.VMOTION and movability.reasons:
         reason = f"cannot be moved while it runs: {'; '.join(movability.reasons)}"
@@ -230,7 +240,7 @@ def examine(
     """
     scope.check(inventory)
     hosts = scope.hosts(inventory)
-    findings = list(_of_vcenter(inventory))
+    findings = list(_vcenter_findings(inventory))
     if surplus_privileges := sorted({privilege for privileges in (surplus or {}).values() for privilege in privileges}):
         reason = f"this login also has {', '.join(surplus_privileges)}: no command needs that"
         fix = "give gpuops a role of its own, without them"
@@ -239,23 +249,22 @@ def examine(
     for cluster in sorted({host.cluster for host in hosts if host.cluster}):
         members = [host for host in hosts if host.cluster == cluster]
         if cluster in inventory.clusters:
-            findings += _of_cluster(inventory.clusters[cluster], members, inventory, catalog)
-    findings += of_reservations(hosts, inventory, catalog)
+            findings += _cluster_findings(inventory.clusters[cluster], members, inventory, catalog)
+    findings += reservation_findings(hosts, inventory, catalog)
     for host in hosts:
-        findings += of_host(host, catalog, by_roles=by_roles)
+        findings += findings_on_host(host, catalog, by_roles=by_roles)
         if missing := lacking.get(host.ref):
             reason = f"this login lacks {', '.join(sorted(missing))}: it cannot set the host's GPUs"
-            findings.append(
-                Finding(Severity.NOTE, host.name, reason, "needed only for scheduler, mode and passthrough")
-            )
+            fix = "grant them only for gpuops host scheduler, host mode and host passthrough"
+            findings.append(Finding(Severity.NOTE, host.name, reason, fix))
         for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
-            findings += of_vm(vm, host, catalog)
-            findings += of_place(vm, host, inventory, catalog)
+            findings += vm_findings(vm, host, catalog)
+            findings += placement_findings(vm, host, inventory, catalog)
     order = list(Severity)
     return Examination(inventory, hosts, tuple(sorted(findings, key=lambda finding: order.index(finding.severity))))
 
 
-def _of_vcenter(inventory: Inventory) -> Iterator[Finding]:
+def _vcenter_findings(inventory: Inventory) -> Iterator[Finding]:
     """Check the advanced setting for vMotion of VMs with vGPUs (VMware vSphere docs, NVIDIA AI Enterprise docs)."""
     subject = "vgpu.hotmigrate.enabled"
     if inventory.hot_migrate_enabled is None:
@@ -266,17 +275,18 @@ def _of_vcenter(inventory: Inventory) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, subject, "is off: a running VM with a vGPU cannot be moved", fix)
 
 
-def _of_cluster(cluster: Cluster, hosts: list[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
+def _cluster_findings(cluster: Cluster, hosts: list[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
+    """Yield differences between the hosts of a cluster, and what its DRS does with VMs that have vGPUs."""
     drivers = {host.name: driver.version for host in hosts if (driver := scheduler_of(host, catalog).driver)}
     if len(set(drivers.values())) > 1:
         driver_texts = ", ".join(f"{name} {version}" for name, version in sorted(drivers.items()))
-        fix = "install the same vGPU manager on all"
+        fix = "install the same vGPU manager on all of its hosts"
         yield Finding(Severity.WARNING, cluster.name, f"its hosts have different NVIDIA drivers: {driver_texts}", fix)
-    yield from unlike_ecc(cluster.name, hosts)
-    yield from _of_drs(cluster, hosts, inventory)
+    yield from differing_ecc_findings(cluster.name, hosts)
+    yield from _drs_findings(cluster, hosts, inventory)
 
 
-def _of_drs(cluster: Cluster, hosts: Sequence[Host], inventory: Inventory) -> Iterator[Finding]:
+def _drs_findings(cluster: Cluster, hosts: Sequence[Host], inventory: Inventory) -> Iterator[Finding]:
     """Note what DRS does automatically with VMs that have vGPUs, if vMotion of such VMs is possible at all."""
     if not cluster.drs_enabled or not inventory.hot_migrate_enabled:
         return
@@ -292,13 +302,13 @@ def _of_drs(cluster: Cluster, hosts: Sequence[Host], inventory: Inventory) -> It
         yield Finding(Severity.NOTE, cluster.name, f"{reason}: {missing}" if missing else reason, fix)
 
 
-def of_given_up(missed: Iterable[Missed]) -> Iterator[Finding]:
+def given_up_findings(missed: Iterable[Missed]) -> Iterator[Finding]:
     """Yield a warning for each host or VM that an admin abandoned: gpuops no longer repairs it, an admin must."""
     for absent in missed:
         yield Finding(Severity.WARNING, absent.given.name, absent.since, absent.move)
 
 
-def of_lock_vms(names: Collection[str], inventory: Inventory) -> Iterator[Finding]:
+def lock_vm_findings(names: Collection[str], inventory: Inventory) -> Iterator[Finding]:
     """Yield a warning for each lock VM that has snapshots. A lock VM is one of `names`, or carries a lease."""
     for vm in sorted(inventory.vms.values(), key=lambda vm: vm.name):
         is_lock_vm = vm.name in names or KEY in (vm.extra_config or {})
@@ -311,7 +321,7 @@ OLDEST_SOUND: Final = (2, 7, 2)
 """The oldest libexpat without known vulnerabilities."""
 
 
-def of_parser(version: tuple[int, ...]) -> Iterator[Finding]:
+def parser_findings(version: tuple[int, ...]) -> Iterator[Finding]:
     """Yield a note if this Python's libexpat is older than `OLDEST_SOUND`."""
     if version < OLDEST_SOUND:
         version_text, sound_text = (".".join(map(str, numbers)) for numbers in (version, OLDEST_SOUND))

@@ -1,9 +1,7 @@
-"""Findings about hosts and their GPUs. The sources of the rules are named at the commands that apply them.
+"""Finds the problems of hosts and their GPUs. The sources of the rules are named at the commands that apply them.
 
 Only the host's own nvidia-smi reports MIG mode, ECC and the health of GPUs. Without its answer there are no findings
-about them. `of_reservations` compares vCenter's counts of vGPU profiles and devices (9.0 and later) with ours.
-
-One problem that `gpuops doctor` reports, with its reason and what to do."""
+about them. `reservation_findings` compares vCenter's counts of vGPU profiles and devices (9.0 and later) with ours."""
 
 from __future__ import annotations
 
@@ -51,12 +49,12 @@ class Finding:
     fix: str
 
 
-_BY_HAND: Final = "move or stop its VMs, put it into maintenance mode, and reboot it"
+_REBOOT_YOURSELF: Final = "move or stop its VMs, put it into maintenance mode, and reboot it"
 _ROLLING: Final = "rolling"
 _REBOOT: Final = "empty the host (maintenance mode) and reboot it"
 
 
-def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator[Finding]:
+def findings_on_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator[Finding]:
     """Yield the problems of a host with GPUs.
 
     `by_roles`: the login was compared with a file of roles; settings that it cannot read are then only a note.
@@ -72,19 +70,19 @@ def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator
         reason = f"this login cannot read {', '.join(host.unreadable)}"
         yield Finding(Severity.WARNING, host.name, reason, "ask for the read-only role on the host")
     host_scheduler = scheduler_of(host, catalog)
-    yield from _driver(host_scheduler, Severity.NOTE if by_roles else Severity.WARNING)
+    yield from _driver_findings(host_scheduler, Severity.NOTE if by_roles else Severity.WARNING)
     for gpu in host.gpus:
-        yield from _of_gpu(gpu, host)
+        yield from _graphics_type_findings(gpu, host)
     for device in host.others:
-        yield from _waiting_for_a_boot(device, host)
-    yield from _nothing_offered(host, catalog)
-    yield from of_health(host)
-    yield from of_modes(host)
-    yield from _options(host_scheduler)
-    yield from _custody(host)
+        yield from _pending_passthrough_findings(device, host)
+    yield from _missing_profile_findings(host, catalog)
+    yield from health_findings(host)
+    yield from pending_mode_findings(host)
+    yield from _module_option_findings(host_scheduler)
+    yield from _reset_findings(host)
 
 
-def _driver(host_scheduler: HostScheduler, unread: Severity) -> Iterator[Finding]:
+def _driver_findings(host_scheduler: HostScheduler, unread: Severity) -> Iterator[Finding]:
     """Check the host's NVIDIA driver. `unread`: severity of settings that the login cannot read."""
     name, settings = host_scheduler.host.name, host_scheduler.settings
     has_gpu_for_vgpus = any(not gpu.passed_through for gpu in host_scheduler.host.gpus)
@@ -103,7 +101,7 @@ def _driver(host_scheduler: HostScheduler, unread: Severity) -> Iterator[Finding
             yield Finding(unread, name, f"some of its settings cannot be read: {reason}", fix)
 
 
-def _waiting_for_a_boot(device: PhysicalGpu | OtherDevice, host: Host) -> Iterator[Finding]:
+def _pending_passthrough_findings(device: PhysicalGpu | OtherDevice, host: Host) -> Iterator[Finding]:
     """Report a switch of DirectPath I/O that waits for a reboot."""
     state = device.passthrough
     if state is not None and state.reboot_pending:
@@ -113,10 +111,10 @@ def _waiting_for_a_boot(device: PhysicalGpu | OtherDevice, host: Host) -> Iterat
         yield Finding(Severity.WARNING, subject, f"DirectPath I/O is {on_or_off} from the next reboot on", fix)
 
 
-def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
+def _graphics_type_findings(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
     """Report a graphics type on which no vGPU starts, or that changes at the next reboot."""
     subject = f"{host.name} {gpu.address}"
-    yield from _waiting_for_a_boot(gpu, host)
+    yield from _pending_passthrough_findings(gpu, host)
     if gpu.passed_through:
         return
     configured, used = gpu.configured_graphics_type, gpu.graphics_type
@@ -124,7 +122,7 @@ def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
         options = {"gpu": str(gpu.address), "host": hosts_called(host.name), "reboot": _ROLLING}
         # `host mode set` sets only these two types.
         can_set = configured in (GraphicsType.SHARED, GraphicsType.SHARED_DIRECT)
-        fix = command("host mode set", type=str(configured), **options) if can_set else _BY_HAND
+        fix = command("host mode set", type=str(configured), **options) if can_set else _REBOOT_YOURSELF
         yield Finding(Severity.WARNING, subject, f"is {configured} from the next reboot on, {used} until then", fix)
     elif used in (GraphicsType.SHARED, GraphicsType.BASIC):
         fix = command("host mode set", type="sharedDirect", gpu=str(gpu.address), host=hosts_called(host.name))
@@ -134,7 +132,7 @@ def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, subject, "its graphics type cannot be read", fix)
 
 
-def _nothing_offered(host: Host, catalog: Catalog) -> Iterator[Finding]:
+def _missing_profile_findings(host: Host, catalog: Catalog) -> Iterator[Finding]:
     """Report a GPU for vGPUs if the host offers none of its profiles. SR-IOV boards need SR-IOV switched on in the
     server's firmware (NVIDIA AI Enterprise docs)."""
     if host.profiles is None or not host.readable:
@@ -153,7 +151,7 @@ def _nothing_offered(host: Host, catalog: Catalog) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, f"{host.name} {gpu.address}", reason, fix)
 
 
-def _options(host_scheduler: HostScheduler) -> Iterator[Finding]:
+def _module_option_findings(host_scheduler: HostScheduler) -> Iterator[Finding]:
     """Report options of the nvidia module that wait for a reboot, and schedulers that cannot be decoded."""
     host = host_scheduler.host
     if host_scheduler.settings.reboot_pending:
@@ -166,7 +164,7 @@ def _options(host_scheduler: HostScheduler) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, subject, reason, "set its scheduler again: gpuops host scheduler set")
 
 
-def _custody(host: Host) -> Iterator[Finding]:
+def _reset_findings(host: Host) -> Iterator[Finding]:
     """Yield a note for each host profile or cluster configuration that may undo `host scheduler set`."""
     custody = custody_of(host)
     for name in custody.profiles or ():
@@ -181,7 +179,7 @@ def _custody(host: Host) -> Iterator[Finding]:
         yield Finding(Severity.NOTE, host.name, reason, "check Policies and Profiles in the vSphere Client")
 
 
-def of_health(host: Host) -> Iterator[Finding]:
+def health_findings(host: Host) -> Iterator[Finding]:
     """Yield the problems of GPUs that the host's nvidia-smi reports."""
     states = (host.settings or HostSettings()).mig
     if states is None:
@@ -194,7 +192,7 @@ def of_health(host: Host) -> Iterator[Finding]:
 def _problems(state: SmiState) -> Iterator[tuple[Severity, str, str]]:
     """Yield (severity, problem, fix) for one GPU."""
     health, address = state.health, state.address
-    look = f"nvidia-smi -q -i {address} on the host"
+    look_fix = f"run nvidia-smi -q -i {address} on the host"
     if health.is_lost:
         yield Severity.ERROR, "has fallen off the bus: no vGPU starts on it", _REBOOT
     elif health.vgpu_obstacle:
@@ -202,11 +200,15 @@ def _problems(state: SmiState) -> Iterator[tuple[Severity, str, str]]:
         suffix = f" (recovery action: {action})" if action not in (None, RecoveryAction.NONE) else ""
         yield Severity.ERROR, f"needs a reset: no vGPU starts on it before that{suffix}", _REBOOT
     elif health.recovery_action not in (None, RecoveryAction.NONE):
-        yield Severity.WARNING, f"the driver asks for a recovery action: {health.recovery_action}", look
+        yield Severity.WARNING, f"the driver asks for a recovery action: {health.recovery_action}", look_fix
     if health.error:
-        yield Severity.WARNING, f"nvidia-smi reports for it: {health.error.lower()}", f"{look}; if it stays, {_REBOOT}"
+        yield (
+            Severity.WARNING,
+            f"nvidia-smi reports for it: {health.error.lower()}",
+            f"{look_fix}; if it stays, {_REBOOT}",
+        )
     elif state.unread and not health.problems:
-        yield Severity.WARNING, f"its MIG mode cannot be read ({state.unread})", look
+        yield Severity.WARNING, f"its MIG mode cannot be read ({state.unread})", look_fix
     if health.has_corrupt_inforom:
         fix = "ask the server's vendor about the board; the GPU works, and nvidia-smi reports all its values"
         yield Severity.WARNING, "its infoROM is corrupted", fix
@@ -215,21 +217,22 @@ def _problems(state: SmiState) -> Iterator[tuple[Severity, str, str]]:
         yield Severity.WARNING, reason, f"before you move a VM to it, {_REBOOT}"
 
 
-def of_modes(host: Host) -> Iterator[Finding]:
+def pending_mode_findings(host: Host) -> Iterator[Finding]:
     """Report changes of MIG mode and of ECC that wait for a reset of the GPU or a reboot."""
     for state in (host.settings or HostSettings()).mig or ():
         subject = f"{host.name} {state.address}"
-        for setting, now, then in (("MIG mode", state.current, state.pending), ("ECC", state.ecc, state.ecc_pending)):
-            if now is None or then is None or now is then:
+        settings = (("MIG mode", state.current, state.pending), ("ECC", state.ecc, state.ecc_pending))
+        for setting, current, pending in settings:
+            if current is None or pending is None or current is pending:
                 continue
-            on_or_off, fix = "on" if then else "off", _BY_HAND
+            on_or_off, fix = "on" if pending else "off", _REBOOT_YOURSELF
             if setting == "MIG mode":
                 options = {"gpu": str(state.address), "host": hosts_called(host.name)}
                 fix = command(f"host mig {on_or_off}", **options, host_shell="ssh", reboot=_ROLLING)
             yield Finding(Severity.WARNING, subject, f"{setting} is {on_or_off} from the next reset or reboot on", fix)
 
 
-def unlike_ecc(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:
+def differing_ecc_findings(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:
     """Report GPUs of one model with different ECC states: no VM with a vGPU moves between them (NVIDIA AI Enterprise
     docs)."""
     hosts_by_model: defaultdict[str, dict[bool, set[str]]] = defaultdict(lambda: defaultdict(set))
@@ -263,7 +266,7 @@ def _module_options_fix(host_scheduler: HostScheduler) -> str:
         if gpu_scheduler.note is None and isinstance(scheduler, VgpuScheduler) and scheduler.weighted:
             gpu, host = str(gpu_scheduler.gpu.address), hosts_called(host_scheduler.host.name)
             return command("host scheduler set", **_scheduler_options(scheduler), gpu=gpu, host=host, reboot=_ROLLING)
-    return _BY_HAND
+    return _REBOOT_YOURSELF
 
 
 def _scheduler_options(scheduler: VgpuScheduler) -> dict[str, str]:
@@ -282,7 +285,7 @@ def _scheduler_options(scheduler: VgpuScheduler) -> dict[str, str]:
     return options
 
 
-def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
+def reservation_findings(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
     """Report unknown reservations in the clusters of these hosts, and counts of vCenter that differ from ours.
 
     Only the room on GPUs is compared, not CPU and memory, because vCenter counts it the same way (vSphere API 9.0,
@@ -298,13 +301,16 @@ def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalo
             if unknown.place in (place, ""):
                 profile = unknown.profile or "DirectPath profiles"
                 reason = f"the reservations of {profile} are unknown: {unknown.reason}"
-                fix = "until they are known, no night starts a VM there (gpuops help place)"
+                fix = "correct that: until then, `rotate night` starts no VM there (gpuops help place)"
                 yield Finding(Severity.WARNING, name, reason, fix)
         for capacity in inventory.reservations.in_place(place):
-            now, most = (_count_slots(capacity.profile, members, snapshot, catalog) for snapshot in (inventory, empty))
-            if not (_is_within(capacity.remaining, now) and _is_within(capacity.maximum, most)):
+            now = _count_slots(capacity.profile, members, inventory, catalog)
+            when_empty = _count_slots(capacity.profile, members, empty, catalog)
+            if not (_is_within(capacity.remaining, now) and _is_within(capacity.maximum, when_empty)):
                 vcenter_count = f"vCenter reports room for {capacity.remaining} of at most {capacity.maximum}"
-                reason = f"{capacity.profile}: {vcenter_count}, gpuops for {_range(now)} of at most {_range(most)}"
+                reason = (
+                    f"{capacity.profile}: {vcenter_count}, gpuops for {_range(now)} of at most {_range(when_empty)}"
+                )
                 fix = "gpuops plans with the smaller count; look for GPUs in another mode, or used by hidden VMs"
                 yield Finding(Severity.WARNING, name, reason, fix)
         for devices in inventory.reservations.devices_in(place):
@@ -320,12 +326,14 @@ def _is_usable(host: Host) -> bool:
 
 
 def _device_room(capacity: DeviceCapacity, host: Host, inventory: Inventory) -> Slots:
+    """Return how many free devices of the host the DirectPath profile allows."""
     holding = DeviceHolders(host, inventory)
     rooms = [room for device in host.devices if capacity.is_of(device) and (room := holding.room(device)) is not None]
     return total_slots(rooms)
 
 
 def _without_vms(inventory: Inventory) -> Inventory:
+    """Return the snapshot as if there were no VMs: its room is the most that the GPUs have."""
     hosts = (replace(host, gpus=tuple(replace(gpu, vms=()) for gpu in host.gpus)) for host in inventory.hosts.values())
     return replace(inventory, vms={}, hosts={host.ref: host for host in hosts})
 

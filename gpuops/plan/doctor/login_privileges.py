@@ -1,11 +1,11 @@
-"""Compares a login's privileges with what each command needs (`of_verbs`) and with a file of roles (`of_roles`).
+"""Compares a login's privileges with what each command needs, and with a file of roles.
 
 vCenter reports privileges by object, and not the roles that they come from. A role's `where` in the file is a text for
-people. So `of_roles` compares each object with the role that shares the most privileges with it.
+people. So `compare_with_roles` compares each object with the role that shares the most privileges with it.
 
-`of_verbs` needs no plan. The privileges for the steps of one plan are in `plan/core/privileges.py`; the files below
-`templates/roles/` grant the same. Sources: the privileges of methods and fields in the vSphere API reference; for a new
-VM, "Required Privileges for Common Tasks" in the vSphere security guide.
+`compare_with_commands` needs no plan. The privileges for the steps of one plan are in `plan/core/privileges.py`; the
+files below `templates/roles/` grant the same. Sources: the privileges of methods and fields in the vSphere API
+reference; for a new VM, "Required Privileges for Common Tasks" in the vSphere security guide.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from gpuops.plan.vm.clone import PRIVILEGES as CLONE_PRIVILEGES
 Granted = Mapping[str, frozenset[str]]
 """Privileges by managed object id. Without an entry, vCenter did not report the object's privileges."""
 
-_FEW: Final = 6
-_HOSTS: Final = "Host."
+_SHOWN_NAMES: Final = 6
+_HOST_PREFIX: Final = "Host."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,9 @@ class _Place:
     privileges: frozenset[str]
 
 
-def of_roles(wishes: Sequence[RoleWish], granted: Granted, root: str, inventory: Inventory) -> Iterator[Finding]:
+def compare_with_roles(
+    wishes: Sequence[RoleWish], granted: Granted, root: str, inventory: Inventory
+) -> Iterator[Finding]:
     """Yield the privileges of the roles that this login lacks, and its privileges that no role contains.
 
     `root`: id of the root folder. If vCenter reports no privileges at all, the only finding says so.
@@ -64,11 +66,11 @@ def of_roles(wishes: Sequence[RoleWish], granted: Granted, root: str, inventory:
         reason = f"vCenter does not report the privileges of this login on {_some(unreported)}"
         yield Finding(Severity.WARNING, login, reason, "ask for the read-only role there")
     # Every object has the implied privileges: they tell nothing about roles.
-    by_role = {ref: privileges - IMPLIED for ref, privileges in granted.items()}
+    without_implied = {ref: privileges - IMPLIED for ref, privileges in granted.items()}
     places = {
-        "VM": tuple(_Place(name, privileges) for name, privileges in places_of_vms(by_role, inventory)),
-        "host": _places(by_role, {ref: host.name for ref, host in inventory.hosts.items()}),
-        "cluster": _places(by_role, {ref: cluster.name for ref, cluster in inventory.clusters.items()}),
+        "VM": tuple(_Place(name, privileges) for name, privileges in places_of_vms(without_implied, inventory)),
+        "host": _places(without_implied, {ref: host.name for ref, host in inventory.hosts.items()}),
+        "cluster": _places(without_implied, {ref: cluster.name for ref, cluster in inventory.clusters.items()}),
     }
     vm_roles = [wish for wish in wishes if _kind(wish) == "VM"]
     incomplete_roles: set[str] = set()
@@ -83,7 +85,7 @@ def of_roles(wishes: Sequence[RoleWish], granted: Granted, root: str, inventory:
         role_places = places[_kind(wish)]
         is_complete = any(wish.privileges <= place.privileges for place in role_places)
         if wish.name not in incomplete_roles and not is_complete:
-            yield _nowhere(wish, role_places)
+            yield _missing_everywhere(wish, role_places)
     yield from _surplus(wishes, vm_roles, places, granted.get(root, frozenset()))
 
 
@@ -91,7 +93,7 @@ def _kind(wish: RoleWish) -> str:
     """Return the type of the objects that the role is for, judged by its privileges."""
     if wish.privileges <= EDIT_CLUSTER | ASSIGN_TO_POOL:
         return "cluster"
-    return "host" if all(privilege.startswith(_HOSTS) for privilege in wish.privileges) else "VM"
+    return "host" if all(privilege.startswith(_HOST_PREFIX) for privilege in wish.privileges) else "VM"
 
 
 def _nearest_role(place: _Place, wishes: Iterable[RoleWish]) -> RoleWish | None:
@@ -99,9 +101,9 @@ def _nearest_role(place: _Place, wishes: Iterable[RoleWish]) -> RoleWish | None:
 
     A role of which all privileges are granted comes first, then the one with the most granted privileges.
     """
-    alike = [wish for wish in wishes if wish.privileges & place.privileges]
+    overlapping = [wish for wish in wishes if wish.privileges & place.privileges]
     return max(
-        alike,
+        overlapping,
         key=lambda wish: (
             wish.privileges <= place.privileges,
             len(wish.privileges & place.privileges),
@@ -111,7 +113,8 @@ def _nearest_role(place: _Place, wishes: Iterable[RoleWish]) -> RoleWish | None:
     )
 
 
-def _nowhere(wish: RoleWish, places: Sequence[_Place]) -> Finding:
+def _missing_everywhere(wish: RoleWish, places: Sequence[_Place]) -> Finding:
+    """Return the finding that the login has this role nowhere, with what it lacks in the place where it lacks least."""
     nearest = max(places, key=lambda place: len(wish.privileges & place.privileges), default=None)
     reason = f"this login has this role on no {_kind(wish)}"
     if nearest is not None and nearest.privileges & wish.privileges:
@@ -145,14 +148,14 @@ def _surplus(
     for privileges, names in names_by_surplus.items():
         reason = f"this login also has {_some(privileges)}, which no role of the file gives it there"
         fix = "take the privilege away, or add it to the role in the file"
-        yield Finding(Severity.WARNING, _some(names, _FEW // 2), reason, fix)
+        yield Finding(Severity.WARNING, _some(names, _SHOWN_NAMES // 2), reason, fix)
 
 
 def _expected_on_vms(place: _Place, vm_roles: Iterable[RoleWish]) -> frozenset[str]:
     """Return the privileges of the roles that the login has there in full, or else of the nearest role."""
-    full = [wish.privileges for wish in vm_roles if wish.privileges <= place.privileges]
-    if full:
-        return frozenset().union(*full)
+    complete_roles = [wish.privileges for wish in vm_roles if wish.privileges <= place.privileges]
+    if complete_roles:
+        return frozenset().union(*complete_roles)
     nearest = _nearest_role(place, vm_roles)
     return nearest.privileges if nearest is not None else frozenset()
 
@@ -166,17 +169,18 @@ def places_of_vms(granted: Granted, inventory: Inventory) -> tuple[tuple[str, fr
             names_by_place[vm.folder, granted[ref]].append(vm.name)
     folders = [folder for folder, _ in names_by_place]
     return tuple(
-        (folder if folder and folders.count(folder) == 1 else _some(names, _FEW // 2), privileges)
+        (folder if folder and folders.count(folder) == 1 else _some(names, _SHOWN_NAMES // 2), privileges)
         for (folder, privileges), names in sorted(names_by_place.items(), key=lambda pair: pair[0][0])
     )
 
 
 def _places(granted: Granted, names: Mapping[str, str]) -> tuple[_Place, ...]:
+    """Return these objects with the privileges on them, by name. `names`: ref -> name of the object."""
     by_name = sorted(names.items(), key=lambda pair: pair[1])
     return tuple(_Place(name, granted[ref]) for ref, name in by_name if ref in granted)
 
 
-def _some(names: Collection[str], most: int = _FEW) -> str:
+def _some(names: Collection[str], most: int = _SHOWN_NAMES) -> str:
     """Return the first of them in order, and how many more there are."""
     first_names = sorted(names)[: most if len(names) > most + 1 else None]
     further_count = len(names) - len(first_names)
@@ -271,7 +275,7 @@ def privileges_to_ask() -> Mapping[ObjectKind, frozenset[str]]:
     return {kind: frozenset().union(*(verb.needs.get(kind, ()) for verb in VERBS)) for kind in ObjectKind}
 
 
-def of_verbs(granted: Mapping[str, frozenset[str]], inventory: Inventory) -> tuple[VerbPrivileges, ...]:
+def compare_with_commands(granted: Mapping[str, frozenset[str]], inventory: Inventory) -> tuple[VerbPrivileges, ...]:
     """Return for each command the privileges that the login lacks, and where. `granted`: as vCenter reports them."""
     objects, needs_by_verb = objects_to_ask(inventory), []
     for verb in VERBS:
@@ -313,4 +317,5 @@ def _places_with_privileges(
             named = {}  # no command of `VERBS` needs privileges on these
         case _:
             assert_never(kind)
-    yield from sorted(((named[ref].name, has) for ref, has in usable.items()), key=lambda pair: pair[0])
+    places = ((named[ref].name, privileges) for ref, privileges in usable.items())
+    yield from sorted(places, key=lambda place: place[0])

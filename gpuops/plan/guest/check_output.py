@@ -1,12 +1,11 @@
-"""Parses the sections that `check_guest.sh` and `check_guest.ps1` print. A guest may print anything: text that cannot
-be parsed is unknown.
+"""Parses the sections that `check_guest.sh` and `check_guest.ps1` print; one of them is the output of `nvidia-smi -q
+-x`. The text is not trusted, because a guest may print anything: what cannot be parsed is unknown.
 
-Parses the output of `nvidia-smi -q -x` in a guest. The text is not trusted: a guest may print anything.
-
-Expat parses it without entities or files of the document type, within limits of size, depth and number. Elements are
-those of NVIDIA's nvsmi_device DTD: driver_version (kmd_version from R595 on), cuda_version, and of each gpu
-product_name, vgpu_software_licensed_product/license_status, ecc_mode and mig_mode (vgpu-facts: nvidia-smi manual and
-published outputs; the licence's element as published outputs of R580 guests have it, its older name from memory)."""
+Expat parses the output of nvidia-smi without entities or files of the document type, within limits of size, depth and
+number. Elements are those of NVIDIA's nvsmi_device DTD: driver_version (kmd_version from R595 on), cuda_version, and of
+each gpu product_name, vgpu_software_licensed_product/license_status, ecc_mode and mig_mode (vgpu-facts: nvidia-smi
+manual and published outputs; the licence's element as published outputs of R580 guests have it, its older name from
+memory)."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def read_smi(text: str) -> SmiReport:
     # The second names are those of other driver branches.
     driver = reader.head.get("driver_version") or reader.head.get("kmd_version") or ""
     if version_of(driver) is None:
-        raise ValueError("no version of a driver in it")
+        raise ValueError("it names no driver version")
     cuda = reader.head.get("cuda_version", "")
     gpus = []
     for texts in reader.gpus:
@@ -59,7 +58,7 @@ def _read(text: str) -> _Reader:
     try:
         reader.read(text)
     except ExpatError as error:
-        raise ValueError(f"no XML (line {error.lineno})") from error
+        raise ValueError(f"it is not XML (line {error.lineno})") from error
     return reader
 
 
@@ -83,17 +82,17 @@ class _Reader:
         parser.Parse(text, True)
 
     def _entity(self, *declared: object) -> None:
-        raise ValueError("an entity, which nvidia-smi never declares")
+        raise ValueError("it declares an entity, which nvidia-smi never does")
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         self._elements += 1
         self._path.append(name)
         self._text = ""
         if self._elements > MOST_ELEMENTS or len(self._path) > MOST_DEPTH:
-            raise ValueError("more elements than nvidia-smi prints")
+            raise ValueError("it has more elements than nvidia-smi prints")
         if tuple(self._path) == _GPU:
             if len(self.gpus) == MOST_GPUS:
-                raise ValueError(f"more than {MOST_GPUS} GPUs")
+                raise ValueError(f"it lists more than {MOST_GPUS} GPUs")
             self.gpus.append({})
 
     def _characters(self, text: str) -> None:
@@ -124,7 +123,7 @@ _END: Final = "</nvidia_smi_log>"
 """nvidia-smi may print warnings before and after its report."""
 _MOST_LINKS: Final = 64
 _LONGEST_JSON: Final = 1 << 16
-_LONGEST: Final = 160
+_LONGEST_TEXT: Final = 160
 _LAST_SECOND: Final = 10**11
 
 
@@ -133,11 +132,11 @@ def read_answer(text: str) -> GuestAnswer:
     sections = dict(_sections(text))
     system = next((system for system in GuestSystem if f"begin {system}" in sections), None)
     if system is None:
-        raise ValueError("it does not begin as the program's output does")
+        raise ValueError("it does not begin like the output of gpuops' check")
     if "end" not in sections:
         raise ValueError("it breaks off in the middle")
     clock, synchronized, installed = (
-        sections.get(name, "").strip().partition("\n")[0].strip()[:_LONGEST]
+        sections.get(name, "").strip().partition("\n")[0].strip()[:_LONGEST_TEXT]
         for name in ("clock", "synchronized", "installed")
     )
     smi, smi_text, is_unreadable = _smi(sections.get("smi", ""))
@@ -215,7 +214,7 @@ def _smi(text: str) -> tuple[SmiReport | None, str, bool]:
     """Return the report of nvidia-smi. Without one, return None, the first line of what it printed instead or why its
     report cannot be parsed, and whether the latter is the case."""
     if "<nvidia_smi_log" not in text:
-        return None, text.strip().partition("\n")[0].strip()[:_LONGEST], False
+        return None, text.strip().partition("\n")[0].strip()[:_LONGEST_TEXT], False
     begin = min(text.find(start) for start in ("<?xml", "<!DOCTYPE", "<nvidia_smi_log") if start in text)
     end = text.rfind(_END) + len(_END)
     try:
@@ -235,10 +234,11 @@ def _toolkit(text: str) -> str | None:
 
 
 def _frameworks(text: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the name and the version of each Python package; None = it is not installed."""
     for line in text.splitlines()[:100]:
         name, _, version = line.strip().partition(" ")
         if name:
-            yield name[:_LONGEST], version.strip()[:_LONGEST] or None
+            yield name[:_LONGEST_TEXT], version.strip()[:_LONGEST_TEXT] or None
 
 
 def _rdma(sections: Mapping[str, str]) -> tuple[RdmaLink, ...] | None:

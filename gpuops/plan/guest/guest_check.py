@@ -84,7 +84,7 @@ def ssh_door(via: GuestWay, user: str | None, host: str | None, port: int | None
     return SshDoor(user or "root", host or NAME, port or 22)
 
 
-def wanted_framework(text: str) -> Requirement:
+def parse_framework(text: str) -> Requirement:
     """Parse a requirement of a Python package, such as `torch>=2.3`. Raises UsageError."""
     requirement: Requirement | None = None
     with suppress(InvalidRequirement):
@@ -102,17 +102,17 @@ def wanted_framework(text: str) -> Requirement:
     return requirement
 
 
-def wanted_frameworks(texts: Sequence[str]) -> tuple[Requirement, ...]:
+def parse_frameworks(texts: Sequence[str]) -> tuple[Requirement, ...]:
     """Parse the requirements. Raises UsageError for an invalid one, a framework named twice, and too many of them."""
-    requirements = tuple(map(wanted_framework, texts))
+    requirements = tuple(map(parse_framework, texts))
     if len(requirements) > _MOST_FRAMEWORKS:
         raise UsageError(
             f"--framework is given {len(requirements)} times, at most {_MOST_FRAMEWORKS} are allowed",
             hint="check the others in a second call",
         )
     names = [requirement.name for requirement in requirements]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"--framework: {twice} is named twice", hint="write both bounds as one: torch>=2.3,<3")
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"--framework: {repeated} is named twice", hint="write both bounds as one: torch>=2.3,<3")
     return requirements
 
 
@@ -190,12 +190,8 @@ def _judge_guest(
 
 def count_states(verdicts: GuestVerdicts) -> Mapping[GuestState, int]:
     """Return how many guests are ready, how many fail a check, and for how many neither is known."""
-    states = [
-        GuestState.PASS
-        if guest.ready
-        else GuestState.FAIL
-        if any(row.state is GuestState.FAIL for row in guest.rows)
-        else GuestState.UNKNOWN
-        for guest in verdicts.guests
-    ]
-    return {state: states.count(state) for state in GuestState}
+    counts = dict.fromkeys(GuestState, 0)
+    for guest in verdicts.guests:
+        fails = any(row.state is GuestState.FAIL for row in guest.rows)
+        counts[GuestState.PASS if guest.ready else GuestState.FAIL if fails else GuestState.UNKNOWN] += 1
+    return counts

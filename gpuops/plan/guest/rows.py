@@ -34,6 +34,8 @@ PAGE: Final = "gpuops help guest"
 
 
 class GuestState(StrEnum):
+    """The result of a check."""
+
     PASS = "pass"  # noqa: S105 - a verdict
     FAIL = "fail"
     UNKNOWN = "unknown"
@@ -105,7 +107,7 @@ def _driver(vm: Vm, host: Host | None, answer: GuestAnswer, tables: DriverTables
     """Check the guest's driver; for vGPUs by NVIDIA's documents on the vGPU manager of the host."""
     branch = host_branch(host) if vm.vgpus else None
     pairs = tables.guests_of(branch) if branch is not None else None
-    fitting_drivers = _fits(pairs) or "the one that came with the vGPU manager of its host"
+    fitting_drivers = _drivers_text(pairs) or "the one that came with the vGPU manager of its host"
     if answer.smi is None:
         return _no_driver(answer, f"install in it {fitting_drivers}")
     driver = answer.smi.driver
@@ -114,7 +116,7 @@ def _driver(vm: Vm, host: Host | None, answer: GuestAnswer, tables: DriverTables
             "driver", GuestState.PASS, f"{driver}; the VM has a passthrough GPU, so no vGPU manager must fit"
         )
     if branch is None:
-        text = f"{driver}; which vGPU manager {host.name if host else 'its host'} has is not known"
+        text = f"{driver}; the vGPU manager of {host.name if host else 'its host'} is unknown"
         return GuestRow("driver", GuestState.UNKNOWN, text, "read it there: esxcli software vib list")
     guest = tables.branch_of(driver, answer.system)
     if guest is None:
@@ -142,14 +144,15 @@ def _no_driver(answer: GuestAnswer, move: str) -> GuestRow:
         text = f"the output of nvidia-smi cannot be read: {answer.smi_says}"
         return GuestRow("driver", GuestState.UNKNOWN, text, "run nvidia-smi -q -x in the guest")
     if answer.smi_missing:
-        module = f"; version {answer.installed} of the module is" if answer.installed else ""
-        return GuestRow("driver", GuestState.FAIL, f"nvidia-smi is not there{module}", move)
+        module = f"; version {answer.installed} of the kernel module is" if answer.installed else ""
+        return GuestRow("driver", GuestState.FAIL, f"nvidia-smi is not installed{module}", move)
     version = f"{answer.installed} is installed and " if answer.installed else ""
-    text = f"{version}does not work: nvidia-smi says {answer.smi_says!r}"
+    text = f"{version}does not work: nvidia-smi prints {answer.smi_says!r}"
     return GuestRow("driver", GuestState.FAIL, text, move)
 
 
-def _fits(pairs: VgpuPairs | None) -> str:
+def _drivers_text(pairs: VgpuPairs | None) -> str:
+    """Return the guest drivers of these pairs for a message; empty for None."""
     return f"a guest driver of {_branches(pairs)}" if pairs is not None else ""
 
 
@@ -159,6 +162,7 @@ def _branches(pairs: VgpuPairs) -> str:
 
 
 def _gpus(vm: Vm, smi: SmiReport) -> GuestRow:
+    """Check that the guest sees all GPUs of the VM."""
     names = ", ".join(dict.fromkeys(gpu.name for gpu in smi.gpus))
     if vm.devices is None:
         move = "give this login the right to read the VM"
@@ -194,15 +198,15 @@ def _cuda(smi: SmiReport, answer: GuestAnswer, needs: GuestNeeds, tables: Driver
     else:
         yield GuestRow("CUDA", GuestState.PASS, f"the driver runs CUDA up to {smi.cuda}")
     for runtime in answer.runtimes:
-        yield _runs("CUDA runtime", runtime, smi, answer.system, tables)
+        yield _check_cuda("CUDA runtime", runtime, smi, answer.system, tables)
     if answer.toolkit is not None:
-        yield _runs("CUDA toolkit", answer.toolkit, smi, answer.system, tables)
+        yield _check_cuda("CUDA toolkit", answer.toolkit, smi, answer.system, tables)
     elif MustHave.TOOLKIT in needs.expected:
         move = "install the toolkit that your work needs, or leave out --expect toolkit: containers bring their own"
-        yield GuestRow("CUDA toolkit", GuestState.FAIL, "there is none: no nvcc, no /usr/local/cuda", move)
+        yield GuestRow("CUDA toolkit", GuestState.FAIL, "not installed: no nvcc, no /usr/local/cuda", move)
 
 
-def _runs(check: str, cuda: str, smi: SmiReport, system: GuestSystem, tables: DriverTables) -> GuestRow:
+def _check_cuda(check: str, cuda: str, smi: SmiReport, system: GuestSystem, tables: DriverTables) -> GuestRow:
     """Check whether the guest's driver is new enough for this CUDA version."""
     version, driver, newest = version_of(cuda), version_of(smi.driver), version_of(smi.cuda or "")
     minimum = tables.cuda_minimum(version) if version is not None else None
@@ -211,8 +215,8 @@ def _runs(check: str, cuda: str, smi: SmiReport, system: GuestSystem, tables: Dr
         return GuestRow(check, GuestState.UNKNOWN, text, "compare it with the CUDA Toolkit's release notes")
     least = minimum.of(system)
     if driver < least:
-        text = f"{cuda} needs driver {'.'.join(map(str, least))} or later, and {smi.driver} is there"
-        return GuestRow(check, GuestState.FAIL, text, "install a newer driver, of a branch that its host takes too")
+        text = f"{cuda} needs driver {'.'.join(map(str, least))} or later, and {smi.driver} is installed"
+        return GuestRow(check, GuestState.FAIL, text, "install a newer driver of a branch that its host supports too")
     # CUDA 12.9 runs on a driver for 12.4; a version without a minor number is compared by its major number.
     is_newer = newest is not None and version[:2] > newest[: len(version[:2])]
     return GuestRow(check, GuestState.PASS, f"{cuda}{', by minor version compatibility' if is_newer else ''}")
@@ -220,13 +224,15 @@ def _runs(check: str, cuda: str, smi: SmiReport, system: GuestSystem, tables: Dr
 
 def _mode(check: str, modes: Sequence[tuple[GuestMode | None, GuestMode | None]]) -> GuestRow:
     """Check a mode (ECC or MIG) of all GPUs: whether a reboot would change it and, for ECC, whether all are alike."""
-    text = ", ".join(dict.fromkeys("not told" if now is None else now.value for now, _ in modes)) or "no GPU is seen"
+    states = dict.fromkeys("not reported" if now is None else now.value for now, _ in modes)
+    text = ", ".join(states) or "no GPU is seen"
     if any(pending not in (None, now) for now, pending in modes):
-        return GuestRow(check, GuestState.FAIL, f"{text}, another after the next reboot", "reboot the guest")
+        return GuestRow(check, GuestState.FAIL, f"{text}, and changes at the next reboot", "reboot the guest")
     if check == "ECC" and len({now for now, _ in modes}) > 1:
-        return GuestRow(check, GuestState.FAIL, f"differs: {text}", "set it alike: nvidia-smi -e, then reboot")
+        fix = "set the same state on all GPUs (nvidia-smi -e), then reboot"
+        return GuestRow(check, GuestState.FAIL, f"differs: {text}", fix)
     if not modes or None in (now for now, _ in modes):
-        return GuestRow(check, GuestState.UNKNOWN, text, "nvidia-smi -q in the guest")
+        return GuestRow(check, GuestState.UNKNOWN, text, "run nvidia-smi -q in the guest")
     return GuestRow(check, GuestState.PASS, text)
 
 
@@ -234,25 +240,25 @@ def _framework(requirement: Requirement, answer: GuestAnswer) -> GuestRow:
     """Check whether the system's python3 has the required version of a package."""
     name, required = requirement.name, str(requirement)
     if answer.python_missing:
-        return GuestRow(
-            name, GuestState.UNKNOWN, "no python3 is in its path", f"{required}: ask the guest's own python"
-        )
+        move = f"check {required} with the python that your work uses"
+        return GuestRow(name, GuestState.UNKNOWN, "the guest has no python3 in its path", move)
     version = answer.frameworks.get(name)
     if version is None:
         move = f"pip install '{required}', or run it in a container: containers are not checked"
-        return GuestRow(name, GuestState.FAIL, f"not installed for the system's python3; wanted {required}", move)
+        return GuestRow(name, GuestState.FAIL, f"not installed for the system's python3; {required} is required", move)
     try:
         fits = requirement.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
-        return GuestRow(
-            name, GuestState.UNKNOWN, f"its version {version!r} is not valid", f"python3 -m pip show {name}"
-        )
+        move = f"run python3 -m pip show {name} in the guest"
+        return GuestRow(name, GuestState.UNKNOWN, f"its version {version!r} is not valid", move)
     if fits:
         return GuestRow(name, GuestState.PASS, version)
-    return GuestRow(name, GuestState.FAIL, f"{version} is there; wanted {required}", f"pip install '{required}'")
+    text = f"{version} is installed; {required} is required"
+    return GuestRow(name, GuestState.FAIL, text, f"pip install '{required}'")
 
 
 def _rdma(answer: GuestAnswer) -> GuestRow:
+    """Check that a link of the guest's RDMA devices is active."""
     if answer.rdma is None:
         text = "the guest has no program that shows it (rdma, ibv_devinfo)"
         return GuestRow("RDMA", GuestState.UNKNOWN, text, "install iproute2 or ibverbs-utils in it")
@@ -275,18 +281,19 @@ def _clock(answer: GuestAnswer, reply: GuestReply) -> GuestRow:
         return GuestRow("clock", GuestState.UNKNOWN, "its time is unknown", "run date -u in the guest")
     # The guest prints complete seconds: it may be up to 1 s later there.
     behind, ahead = reply.before.timestamp() - answer.clock_s - 1, answer.clock_s - reply.after.timestamp()
-    off_s = max(behind, ahead, 0.0)
-    if off_s <= CLOCK_LIMIT_S:
+    difference_s = max(behind, ahead, 0.0)
+    if difference_s <= CLOCK_LIMIT_S:
         return GuestRow("clock", GuestState.PASS, f"within {CLOCK_LIMIT_S:.0f} s of vCenter's")
-    word = "behind" if behind > ahead else "ahead of"
-    text = f"at least {off_s:,.0f} s {word} vCenter's (limit {CLOCK_LIMIT_S:.0f} s)"
+    direction = "behind" if behind > ahead else "ahead of"
+    text = f"at least {difference_s:,.0f} s {direction} vCenter's (limit {CLOCK_LIMIT_S:.0f} s)"
     return GuestRow("clock", GuestState.FAIL, text, "give the guest a time service: chrony, or on Windows w32time")
 
 
 def _time_source(answer: GuestAnswer) -> GuestRow:
+    """Check that a time service synchronizes the guest's clock."""
     if answer.synchronized is None:
-        move = "timedatectl or chronyc tracking in the guest, w32tm /query /status on Windows"
-        return GuestRow("time service", GuestState.UNKNOWN, "it is unknown whether one keeps its clock", move)
+        move = "run timedatectl or chronyc tracking in the guest, on Windows w32tm /query /status"
+        return GuestRow("time service", GuestState.UNKNOWN, "it is unknown whether one sets its clock", move)
     if answer.synchronized:
-        return GuestRow("time service", GuestState.PASS, "keeps its clock")
+        return GuestRow("time service", GuestState.PASS, "sets its clock")
     return GuestRow("time service", GuestState.FAIL, "its clock is not synchronized", "set up chrony, or w32time")

@@ -1,6 +1,6 @@
 """Combines the changes of several hosts into one plan. If one host is refused, nothing is done on any.
 
-The requests of `scheduler` and `graphics` call `hosts_meant` and `combine_parts`.
+The requests of `scheduler` and `graphics` call `select_hosts` and `combine_parts`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ REBOOT: Final = (
     "takes effect after a reboot of {}: for each host, move or shut down its VMs, put it into maintenance mode and "
     "reboot it; then check with gpuops host {} show"
 )
-UNTOLD: Final = (
-    "only when the mode is set, vCenter reports whether it takes effect at once, or needs maintenance mode or a reboot "
+IMPACT_UNKNOWN: Final = (
+    "vCenter reports only when the mode is set whether it takes effect at once, or needs maintenance mode or a reboot "
     "of {}; then check with gpuops host {} show"
 )
 MAINTENANCE: Final = (
@@ -50,12 +50,12 @@ MAINTENANCE: Final = (
 )
 
 
-def tells_impact(step: HostStep) -> bool:
-    """Whether vCenter reports, when it carries out the step, if that needs maintenance mode or a reboot."""
+def reports_impact(step: HostStep) -> bool:
+    """Return whether vCenter reports, when it carries out the step, if that needs maintenance mode or a reboot."""
     return isinstance(step, ConfigureModes)
 
 
-def impact_words(impacts: Impacts) -> str:
+def describe_impact(impacts: Impacts) -> str:
     """Return what the change needs to take effect, as vCenter reports it."""
     if ConfigureImpact.REBOOT in impacts:
         return "vCenter: needs a reboot"
@@ -63,14 +63,14 @@ def impact_words(impacts: Impacts) -> str:
     return "vCenter: needs maintenance mode" if needs_maintenance else "vCenter: in effect at once"
 
 
-def left_to_do(
+def remaining_work(
     plan: Plan[HostStep], impacts: Mapping[str, Impacts], inventory: Inventory, noun: str
 ) -> tuple[str, ...]:
     """Return what an admin must do after the plan was carried out.
 
-    `impacts`: by host (ref) what vCenter reported; `noun`: the command that shows the result, such as `mode`.
+    `impacts`: by host (ref) what vCenter reported; `noun`: the settings, as in `gpuops host mode show`.
     """
-    reporting_hosts = {step.host for step in plan.steps if tells_impact(step)}
+    reporting_hosts = {step.host for step in plan.steps if reports_impact(step)}
     by_reboot, by_maintenance = [], []
     # If a host reports no impact, it needs a reboot, as planned.
     for ref in (step.host for step in plan.steps if step.host in plan.reboots):
@@ -97,24 +97,24 @@ class HostPart:
     """An earlier step that still waits for a reboot; None if no step waits, or if `step` replaces it."""
 
 
-def hosts_meant(
-    verb: str, host: str | None, cluster: str | None, inventory: Inventory, *, every: bool = False
+def select_hosts(
+    verb: str, host: str | None, cluster: str | None, inventory: Inventory, *, include_all: bool = False
 ) -> tuple[Host, ...]:
-    """Return the hosts affected by a change: those with GPUs, or all of them if `every` is set.
+    """Return the hosts affected by a change: those with GPUs, or all of them if `include_all` is set.
 
     Raises UsageError if neither a host nor a cluster is named, HostNotFound.
     """
     if host is None and cluster is None:
-        raise UsageError(f"{verb} needs --host or --cluster", hint="--host '*' means every host with GPUs")
+        raise UsageError(f"{verb} needs --host or --cluster", hint="add --host '*' for every host with GPUs")
     scope = Scope(cluster=cluster, host=host)
     scope.check(inventory)
-    if every:
+    if include_all:
         return tuple(host for host in inventory.hosts.values() if scope.outside(host, inventory) is None)
     return scope.hosts(inventory)
 
 
 def combine_parts(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = ()) -> Plan[HostStep]:
-    """Return the plan of all hosts. `noun`: the command that shows the result, as in `gpuops host mode show`."""
+    """Return the plan of all hosts. `noun`: the settings, as in `gpuops host mode show`."""
     steps = tuple(part.step for part in parts if part.step is not None)
     rejections = tuple(rejection for part in parts for rejection in part.rejections)
     because = tuple(text for part in parts for text in part.because)
@@ -129,13 +129,13 @@ def combine_parts(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = (
     for part in parts:
         if part.step is None:
             continue
-        if tells_impact(part.step):  # whether a reboot is needed is only known when the step is sent
+        if reports_impact(part.step):  # whether a reboot is needed is only known when the step is sent
             impact_unknown.append(part.name)
         elif part.reboots:
             to_reboot.append(part.name)
         if part.reboots:
             reboots.add(part.step.host)
-    texts = ((REBOOT, to_reboot), (UNTOLD, impact_unknown))
+    texts = ((REBOOT, to_reboot), (IMPACT_UNKNOWN, impact_unknown))
     return Plan(
         waves=(Wave("hosts", steps),),
         warnings=tuple(text for part in parts for text in part.warnings),
@@ -146,7 +146,7 @@ def combine_parts(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = (
     )
 
 
-def kept_as_they_are(host: Host, inventory: Inventory) -> Iterator[Rejection]:
+def vms_forbidding_change(host: Host, inventory: Inventory) -> Iterator[Rejection]:
     """Yield a refusal for each VM that forbids changing the host's driver, scheduler or graphics mode.
 
     These must not change between suspend and resume of a vGPU (NVIDIA vGPU docs, suspend and resume on VMware vSphere).
@@ -164,5 +164,5 @@ def kept_as_they_are(host: Host, inventory: Inventory) -> Iterator[Rejection]:
 
 
 def may_hold_vgpu(vm: Vm) -> bool:
-    """Whether the VM has a vGPU, or may have one."""
+    """Return whether the VM has a vGPU, or may have one."""
     return vm.devices is None or bool(vm.vgpus)

@@ -98,8 +98,8 @@ def _firewall(host: Host, rdma: HostRdma) -> Prerequisite:
         False: "rule set pvrdma is closed",
         None: "the state of rule set pvrdma is unknown",
     }
-    move = "" if rdma.firewall_open else "enable the rule set pvrdma of its firewall"
-    return Prerequisite(host.name, "firewall", rdma.firewall_open, says[rdma.firewall_open], move)
+    next_move = "" if rdma.firewall_open else "enable the rule set pvrdma of its firewall"
+    return Prerequisite(host.name, "firewall", rdma.firewall_open, says[rdma.firewall_open], next_move)
 
 
 def _mtu(host: Host, rdma: HostRdma, switch: DistributedSwitch) -> Prerequisite:
@@ -112,5 +112,6 @@ def _mtu(host: Host, rdma: HostRdma, switch: DistributedSwitch) -> Prerequisite:
     if adapter.mtu > switch.mtu:
         fix = "set the MTU of the switch to at least that of the adapter: it drops larger frames"
         return Prerequisite(host.name, "MTU", False, says, fix)
-    small = adapter.mtu < LARGEST_ROCE_MTU
-    return Prerequisite(host.name, "MTU", True, f"{says}; 9000 would carry RoCE's largest packets" if small else says)
+    if adapter.mtu < LARGEST_ROCE_MTU:
+        says = f"{says}; 9000 would carry RoCE's largest packets"
+    return Prerequisite(host.name, "MTU", True, says)

@@ -15,7 +15,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm
 from gpuops.plan.hosts.change.emptying import Away, Leaving, Staying, empty_hosts, running_vms_on
-from gpuops.plan.hosts.host_plan import kept_as_they_are
+from gpuops.plan.hosts.host_plan import vms_forbidding_change
 from gpuops.plan.moving.places import find_places
 from gpuops.plan.moving.vmotion_stun import Stun, evacuation_obstacles, own_stun_settings, stun_between, tolerated_s
 from gpuops.plan.placement.host_filters import refuse_unseen_files, unreachable
@@ -61,20 +61,20 @@ class HostLoss:
     @property
     def profiles(self) -> tuple[ProfileLoss, ...]:
         """The counts of each profile, by name."""
-        placed = Counter(name for vm, _ in self.places for name in _devices(vm))
-        lost = Counter(name for stranded_vm in self.stranded for name in _devices(stranded_vm.vm))
+        placed = Counter(name for vm, _ in self.places for name in _device_names(vm))
+        lost = Counter(name for stranded_vm in self.stranded for name in _device_names(stranded_vm.vm))
         names = sorted({*placed, *lost})
         return tuple(ProfileLoss(name, placed[name] + lost[name], placed[name]) for name in names)
 
 
-def loss_of(host: Host, inventory: Inventory, catalog: Catalog) -> HostLoss:
+def find_host_loss(host: Host, inventory: Inventory, catalog: Catalog) -> HostLoss:
     """Return where the running VMs with GPUs of this host could start if it failed."""
     vms = [vm for vm in inventory.vms_on(host) if vm.power is PowerState.ON and any(map(is_gpu, vm.devices or ()))]
     world = inventory.with_hosts([replace(host, connected=False)])
     for vm in vms:
         world = project(PowerOffVm(vm.ref), world)
-    others = [other for other in world.hosts.values() if other.cluster == host.cluster and other.ref != host.ref]
-    return find_restarts(vms, others if host.cluster is not None else (), host.cluster, world, catalog)
+    cluster_hosts = [other for other in world.hosts.values() if other.cluster == host.cluster and other.ref != host.ref]
+    return find_restarts(vms, cluster_hosts if host.cluster is not None else (), host.cluster, world, catalog)
 
 
 def find_restarts(
@@ -86,14 +86,14 @@ def find_restarts(
     then finds no place, all orders are searched.
     """
 
-    def size(vm: Vm) -> tuple[int, int, str, str]:
+    def largest_first(vm: Vm) -> tuple[int, int, str, str]:
         profiles = [catalog.profile(name) for name in vm.profiles]
         vgpu_mib = sum(profile.framebuffer_mib for profile in profiles if profile is not None)
         return -vgpu_mib, -(vm.memory_mib or 0), vm.name, vm.ref
 
-    vms = sorted(vms, key=size)
+    vms = sorted(vms, key=largest_first)
     restart = _Restart(hosts, world.clusters.get(cluster or ""), catalog)
-    loss = restart.one_after_another(vms, world)
+    loss = restart.start_in_order(vms, world)
     if loss.spared or not hosts:  # every VM has a place, or none can have one
         return loss
     # `refuse_unseen_files` returns why the host does not see them, or None.
@@ -101,7 +101,7 @@ def find_restarts(
         vm.ref: [host.ref for host in hosts if refuse_unseen_files(Wanted(vm, (), (host.ref,)), host, world) is None]
         for vm in vms
     }
-    places = find_places([vms], targets, world, restart.after, restart.apart)
+    places = find_places([vms], targets, world, restart.after, restart.anti_affine_vms)
     # If the search gave up (`whole` is False), it is not proven that some VMs cannot start.
     return replace(loss, proven=places.complete) if places.places is None else HostLoss(places.places)
 
@@ -110,28 +110,28 @@ def find_restarts(
 class _Restart:
     """Starts of VMs on these hosts of a cluster."""
 
-    others: Sequence[Host]
+    hosts: Sequence[Host]
     cluster: Cluster | None
     catalog: Catalog
 
     @property
-    def apart(self) -> frozenset[str]:
+    def anti_affine_vms(self) -> frozenset[str]:
         """Refs of the VMs in anti-affinity rules."""
         return frozenset(ref for rule in self._rules() if rule.kind is RuleKind.APART for ref in rule.vms)
 
-    def one_after_another(self, vms: Sequence[Vm], world: Inventory) -> HostLoss:
+    def start_in_order(self, vms: Sequence[Vm], world: Inventory) -> HostLoss:
         """Start the VMs in this order, each on the first host that takes it, its own host first."""
         places: list[tuple[Vm, Host]] = []
         stranded: list[Stranded] = []
         for vm in vms:
-            own_host_first = sorted(self.others, key=lambda other: other.ref != vm.host)
+            own_host_first = sorted(self.hosts, key=lambda host: host.ref != vm.host)
             for host in own_host_first:
                 if (after := self.after(vm, host, world)) is not None:
                     world = after
                     places.append((vm, host))
                     break
             else:
-                reasons = dict.fromkeys(reason for host in self.others for reason in self._reasons(vm, host, world))
+                reasons = dict.fromkeys(reason for host in self.hosts for reason in self._reasons(vm, host, world))
                 stranded.append(Stranded(vm, tuple(reasons) or ("no other host in its cluster",)))
         return HostLoss(tuple(places), tuple(stranded))
 
@@ -143,8 +143,8 @@ class _Restart:
 
     def _reasons(self, vm: Vm, host: Host, world: Inventory) -> Iterator[str]:
         """Yield why the VM may not start on the host."""
-        bound = any(isinstance(device, DirectPathDevice | OtherPassthrough) for device in vm.devices or ())
-        if bound and host.ref != vm.host:
+        has_passthrough = any(isinstance(device, DirectPathDevice | OtherPassthrough) for device in vm.devices or ())
+        if has_passthrough and host.ref != vm.host:
             yield f"{vm.name} has a passthrough device of its own host and starts on no other"
             return
         running_there = {other_vm.ref for other_vm in world.vms_on(host) if other_vm.power is PowerState.ON}
@@ -162,6 +162,7 @@ class _Restart:
             yield f"{host.name}: the slots it would take are reserved for other VMs"
 
     def _takes_reserved(self, vm: Vm, host: Host, world: Inventory) -> bool:
+        """Return whether the VM's start on the host would use slots that are reserved for other VMs."""
         if world.reservations is None:
             return False
         after = project(PowerOnVm(vm.ref, host.ref), world, self.catalog)
@@ -171,7 +172,8 @@ class _Restart:
         return (self.cluster.rules or ()) if self.cluster is not None else ()
 
 
-def _devices(vm: Vm) -> Iterator[str]:
+def _device_names(vm: Vm) -> Iterator[str]:
+    """Yield the profile of each vGPU of the VM, and `whole GPU` for each DirectPath GPU."""
     yield from vm.profiles
     yield from ("whole GPU" for device in vm.devices or () if is_gpu(device) and not isinstance(device, VgpuDevice))
 
@@ -260,7 +262,7 @@ def host_readiness(host: Host, inventory: Inventory, catalog: Catalog) -> HostRe
         stuns=stuns,
         by_vcenter=tuple(evacuation_obstacles(inventory.clusters.get(host.cluster or ""))) if has_vgpus else (),
         notes=tuple(_notes(host, departures, stuns, inventory)),
-        loss=loss_of(host, inventory, catalog),
+        loss=find_host_loss(host, inventory, catalog),
     )
 
 
@@ -269,7 +271,7 @@ def _notes(host: Host, departures: Iterable[Away], stuns: Mapping[str, Stun], in
     if host.in_maintenance is not False:
         is_known = host.in_maintenance is True
         yield "is in maintenance mode already" if is_known else "whether it is in maintenance mode cannot be read"
-    for rejection in kept_as_they_are(host, inventory):
+    for rejection in vms_forbidding_change(host, inventory):
         yield f"a rolling change of the host is refused: {rejection.rule}"
     limit_s = tolerated_s(inventory.clusters.get(host.cluster or ""))
     for departure in departures:

@@ -40,7 +40,7 @@ class Stretch:
     gpu: int
     start: int
     end: int
-    last: bool
+    ends_with_return: bool
     """Whether the GPU is returned to its desktops at its end, so that a run may be cut off there."""
     stretch_jobs: tuple[StretchJob, ...] = ()
 
@@ -49,7 +49,7 @@ class Stretch:
         return sum(stretch_job.minutes for stretch_job in self.stretch_jobs)
 
     @property
-    def idle(self) -> int:
+    def idle_minutes(self) -> int:
         return self.end - self.start - self.busy_minutes
 
 
@@ -60,13 +60,13 @@ def fill_stretch(stretch: Stretch, jobs: Sequence[Job], pool: Sequence[int]) -> 
     equally full answers the one with jobs from the end of the pool is taken.
 
     >>> jobs = [Job("a", 1, minutes=40), Job("b", 1, minutes=30), Job("c", 1, minutes=20)]
-    >>> fill_stretch(Stretch(gpu=0, start=0, end=60, last=False), jobs, pool=[0, 1, 2])
+    >>> fill_stretch(Stretch(gpu=0, start=0, end=60, ends_with_return=False), jobs, pool=[0, 1, 2])
     (StretchJob(job=0, minutes=40), StretchJob(job=2, minutes=20))
     """
     filled: list[StretchJob] = []
     start = stretch.start
     for _, of_priority in groupby(pool, key=lambda number: jobs[number].priority):
-        stretch_jobs = _fill_priority(start, stretch.end, stretch.last, jobs, list(of_priority))
+        stretch_jobs = _fill_priority(start, stretch.end, stretch.ends_with_return, jobs, list(of_priority))
         filled += stretch_jobs
         start += sum(stretch_job.minutes for stretch_job in stretch_jobs)
         if start == stretch.end:
@@ -83,22 +83,23 @@ def _fill_priority(
     """
     length = end - start
     # 1. Only complete jobs: the most minutes that they reach. Bit m of the last sum is set if some jobs take m minutes.
-    whole, sums = reachable_sums(start, length, jobs, pool)
+    complete_jobs, sums = reachable_sums(start, length, jobs, pool)
     best = sums[-1].bit_length() - 1
     if best == length or not is_returned:
-        return _jobs_of_sum(start, best, jobs, whole, sums)
+        return _jobs_of_sum(start, best, jobs, complete_jobs, sums)
     # 2. If the GPU is returned at the end, a run that is cut off there may fill more.
-    cut = _cut_off(start, end, best, jobs, pool, sums)
-    if cut is None:
-        return _jobs_of_sum(start, best, jobs, whole, sums)
+    cut_off_run = _cut_off(start, end, best, jobs, pool, sums)
+    if cut_off_run is None:
+        return _jobs_of_sum(start, best, jobs, complete_jobs, sums)
     # 3. It does: fill the time before that job with the others.
-    number, before = cut
+    number, minutes_before = cut_off_run
     other_jobs = [candidate for candidate in pool if candidate != number]
-    whole, sums = reachable_sums(start, length, jobs, other_jobs)
-    # The most minutes, up to `before`, that the other jobs reach.
-    before = (sums[-1] & ((2 << before) - 1)).bit_length() - 1
-    minutes = min(length - before, jobs[number].minutes, jobs[number].last_end(end) - start - before)
-    return [*_jobs_of_sum(start, before, jobs, whole, sums), StretchJob(number, minutes)]
+    complete_jobs, sums = reachable_sums(start, length, jobs, other_jobs)
+    # The most minutes, up to `minutes_before`, that the other jobs reach.
+    minutes_before = (sums[-1] & ((2 << minutes_before) - 1)).bit_length() - 1
+    time_left = jobs[number].last_end(end) - start - minutes_before
+    minutes = min(time_left, jobs[number].minutes)
+    return [*_jobs_of_sum(start, minutes_before, jobs, complete_jobs, sums), StretchJob(number, minutes)]
 
 
 def reachable_sums(start: int, length: int, jobs: Sequence[Job], pool: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -126,18 +127,18 @@ def reachable_sums(start: int, length: int, jobs: Sequence[Job], pool: Sequence[
 
 
 def _jobs_of_sum(
-    start: int, total: int, jobs: Sequence[Job], whole: Sequence[int], sums: Sequence[int]
+    start: int, total: int, jobs: Sequence[Job], complete_jobs: Sequence[int], sums: Sequence[int]
 ) -> list[StretchJob]:
-    """The jobs that make up this sum, in the order of the pool; the latest of the pool are preferred."""
-    # Backwards: a job is part of the sum if the jobs before it reach what is left without it.
+    """Return the jobs that make up this sum, in the order of the pool; the latest of the pool are preferred."""
+    # Backwards: a job is part of the sum if the jobs before it reach the remaining minutes without it.
     chosen: list[StretchJob] = []
-    for count in range(len(whole), 0, -1):
+    for count in range(len(complete_jobs), 0, -1):
         if total == 0:
             break
-        job = jobs[whole[count - 1]]
+        job = jobs[complete_jobs[count - 1]]
         in_time = job.deadline is None or start + total <= job.deadline
         if in_time and job.minutes <= total and (sums[count - 1] >> (total - job.minutes)) & 1:
-            chosen.append(StretchJob(whole[count - 1], job.minutes))
+            chosen.append(StretchJob(complete_jobs[count - 1], job.minutes))
             total -= job.minutes
     return chosen[::-1]
 
@@ -145,9 +146,12 @@ def _jobs_of_sum(
 def _cut_off(
     start: int, end: int, best: int, jobs: Sequence[Job], pool: Sequence[int], sums: Sequence[int]
 ) -> tuple[int, int] | None:
-    """The job that the end cuts off and the most minutes before it; None if that fills no more than complete jobs."""
+    """Return the job that the end cuts off, and the most minutes before it; None = no such job fills more than `best`.
+
+    `best`: the most minutes that complete jobs fill.
+    """
     best_cut: tuple[int, int] | None = None
-    most = best
+    most_filled = best
     for number in pool:
         job = jobs[number]
         room = job.last_end(end) - start
@@ -156,16 +160,16 @@ def _cut_off(
         # The most minutes before it, so that at least `at_least` remain for it.
         before = (sums[-1] & ((2 << (room - job.at_least)) - 1)).bit_length() - 1
         filled = before + min(room - before, job.minutes)
-        if filled > most:
-            most, best_cut = filled, (number, before)
+        if filled > most_filled:
+            most_filled, best_cut = filled, (number, before)
     return best_cut
 
 
 Item = TypeVar("Item")
 
-_BLOCK: Final = 4096
+_RANDOM_BLOCK: Final = 4096
 """Random numbers that are drawn at once: one at a time costs a call each."""
-_SETS: Final = 6
+_GPU_SETS_TRIED: Final = 6
 """Sets of GPUs that are tried for a job of several GPUs."""
 
 
@@ -179,7 +183,7 @@ class SeededRandom:
     def uniform(self) -> float:
         """A number from 0 up to, and without, 1."""
         if not self._block:
-            self._block = self._source.random(_BLOCK).tolist()
+            self._block = self._source.random(_RANDOM_BLOCK).tolist()
         return self._block.pop()
 
     @cached_property
@@ -255,8 +259,10 @@ def pack_host(
     leave_out: float = 0.0,
     staying_runs: Sequence[JobRun] = (),
 ) -> HostPacking:
-    """A random packing of the host whose GPUs have these windows; the `staying_runs` keep their places. `leave_out`:
-    the share of the jobs of several GPUs that are not tried."""
+    """Return a random packing of the host whose GPUs have these windows; the `staying_runs` keep their places.
+
+    `leave_out`: the share of the jobs of several GPUs that are not tried, 0 to 1.
+    """
     pool = list(pool)
     one_gpu = table.pool(pool, multi_gpu=False)
     free = _FreeTime(windows)
@@ -264,16 +270,18 @@ def pack_host(
     fillable_minutes = reachable_sums(0, longest, table.jobs, one_gpu)[1][-1]
     # 1. Jobs of several GPUs in the order of priority, then of a size that chance changes by up to a half, so that
     #    repeated calls try different orders.
-    drawn = [number for number in table.pool(pool, multi_gpu=True) if not leave_out or random.uniform() >= leave_out]
+    tried_jobs = [
+        number for number in table.pool(pool, multi_gpu=True) if not leave_out or random.uniform() >= leave_out
+    ]
     areas = {
-        number: table.jobs[number].gpus * table.jobs[number].minutes * (0.5 + random.uniform()) for number in drawn
+        number: table.jobs[number].gpus * table.jobs[number].minutes * (0.5 + random.uniform()) for number in tried_jobs
     }
-    drawn.sort(key=lambda number: (-table.jobs[number].priority, -areas[number]))
+    tried_jobs.sort(key=lambda number: (-table.jobs[number].priority, -areas[number]))
     # 2. Each where there is room, at a start before which one-GPU jobs can fill the time completely.
     multi_gpu = list(staying_runs)
     for run in staying_runs:
         free.take(run)
-    for number in drawn:
+    for number in tried_jobs:
         place = free.place_for(number, table, fillable_minutes, random)
         if place is not None:
             free.take(place)
@@ -301,13 +309,13 @@ class _FreeTime:
 
     def __init__(self, windows: dict[int, GpuWindow]) -> None:
         self._windows = windows
-        self._of = {number: [(window.free_from, window.back_from)] for number, window in windows.items()}
+        self._free_by_gpu = {number: [(window.free_from, window.back_from)] for number, window in windows.items()}
 
     def stretches(self) -> list[Stretch]:
         """The free times as stretches without jobs."""
         return [
             Stretch(number, start, end, end == self._windows[number].back_from)
-            for number, free in self._of.items()
+            for number, free in self._free_by_gpu.items()
             for start, end in free
         ]
 
@@ -315,18 +323,21 @@ class _FreeTime:
         """Take the time of the run from its GPUs."""
         for number in run.gpus:
             still_free = []
-            for start, end in self._of[number]:
+            for start, end in self._free_by_gpu[number]:
                 if start <= run.start and run.end <= end:
-                    still_free += [(a, b) for a, b in ((start, run.start), (run.end, end)) if b > a]
+                    remainders = ((start, run.start), (run.end, end))
+                    still_free += [(begin, finish) for begin, finish in remainders if finish > begin]
                 else:
                     still_free.append((start, end))
-            self._of[number] = still_free
+            self._free_by_gpu[number] = still_free
 
     def place_for(self, number: int, table: JobTable, fillable_minutes: int, random: SeededRandom) -> JobRun | None:
-        """Return a random place for a job of several GPUs; None = no tried set of GPUs has one. `fillable_minutes`:
-        bits of the lengths of time before it that one-GPU jobs can fill exactly."""
+        """Return a random place for a job of several GPUs; None = no tried set of GPUs has one.
+
+        `fillable_minutes`: bits of the lengths of time before it that one-GPU jobs can fill exactly.
+        """
         job = table.jobs[number]
-        allowed_gpus = [gpu for gpu in self._of if table.may_run_on(number, gpu)]
+        allowed_gpus = [gpu for gpu in self._free_by_gpu if table.may_run_on(number, gpu)]
         for gpus in _some_sets(allowed_gpus, job.gpus, random):
             times = [(start, end) for start, end in self._common(gpus) if end - start >= job.at_least]
             if not times:
@@ -334,7 +345,7 @@ class _FreeTime:
             start, end = random.choice(times)
             last_end = job.last_end(end)
             if last_end - start >= job.minutes:
-                begin = self._start(gpus, start, last_end - job.minutes, fillable_minutes, random)
+                begin = self._choose_start(gpus, start, last_end - job.minutes, fillable_minutes, random)
                 return JobRun(number, begin, job.minutes, gpus)
             # A run is cut off only where the first of the GPUs is given back, and only if it lasts long enough.
             given_back = min(self._windows[gpu].back_from for gpu in gpus)
@@ -342,31 +353,39 @@ class _FreeTime:
                 return JobRun(number, start, last_end - start, gpus)
         return None
 
-    def _start(self, gpus: Sequence[int], first: int, last: int, fillable_minutes: int, random: SeededRandom) -> int:
-        """A start from `first` to `last` before which no GPU need stay idle, if there is one; else `first`."""
+    def _choose_start(
+        self, gpus: Sequence[int], first: int, last: int, fillable_minutes: int, random: SeededRandom
+    ) -> int:
+        """Return a start from `first` to `last` before which no GPU must stay idle, if there is one; else `first`."""
         # Bit m: the free time of every GPU before minute m can be filled by one-GPU jobs exactly.
         fillable_starts = (1 << (last + 1)) - 1
         for gpu in gpus:
-            fillable_starts &= fillable_minutes << next(start for start, end in self._of[gpu] if start <= first < end)
-        drawn = first + random.integer_below(last - first + 1)
-        # The first such start from a drawn minute on, else from the first possible one on.
-        for earliest in (drawn, first):
-            later = fillable_starts >> earliest
-            if later:
-                return earliest + (later & -later).bit_length() - 1  # the lowest bit
+            fillable_starts &= fillable_minutes << next(
+                start for start, end in self._free_by_gpu[gpu] if start <= first < end
+            )
+        random_start = first + random.integer_below(last - first + 1)
+        # The first such start from the random minute on, else from the first possible one on.
+        for earliest in (random_start, first):
+            from_earliest = fillable_starts >> earliest
+            if from_earliest:
+                return earliest + (from_earliest & -from_earliest).bit_length() - 1  # the lowest bit
         return first
 
     def _common(self, gpus: Sequence[int]) -> list[tuple[int, int]]:
         """Return the times in which all of these GPUs are free. 0-60 and 80-90 with 10-85 give 10-60 and 80-85."""
-        common = self._of[gpus[0]]
+        common = self._free_by_gpu[gpus[0]]
         for gpu in gpus[1:]:
-            overlaps = [(max(a, c), min(b, d)) for a, b in common for c, d in self._of[gpu]]
+            overlaps = [
+                (max(start, other_start), min(end, other_end))
+                for start, end in common
+                for other_start, other_end in self._free_by_gpu[gpu]
+            ]
             common = [(start, end) for start, end in overlaps if end > start]
         return common
 
 
 def _some_sets(gpus: Sequence[int], size: int, random: SeededRandom) -> list[tuple[int, ...]]:
-    """Some sets of `size` GPUs in a random order; all sets where they are few."""
-    if comb(len(gpus), size) <= _SETS:
+    """Return some sets of `size` GPUs in a random order; all sets if there are few."""
+    if comb(len(gpus), size) <= _GPU_SETS_TRIED:
         return random.shuffle(list(combinations(gpus, size)))
-    return [tuple(sorted(random.shuffle(gpus)[:size])) for _ in range(_SETS)]
+    return [tuple(sorted(random.shuffle(gpus)[:size])) for _ in range(_GPU_SETS_TRIED)]

@@ -104,6 +104,7 @@ class NightProblem:
 
     def resume_minutes(self, desktop: Desktop) -> int:
         """How long the plan allows for the desktop's resume."""
+        # A product such as 2 * 1.5 may be a little more than 3: without the subtraction that would be 4 minutes.
         return math.ceil(desktop.resume_minutes * self.slowdown - 1e-9)
 
 
@@ -129,9 +130,9 @@ class OperationBook:
         self._limits, self._minutes = limits, minutes
         self._resources: dict[tuple[str, str], _BookedResource] = {}
 
-    def first(self, host: str, desktop: Desktop, at: int, minutes: int) -> int | None:
+    def book_first(self, host: str, desktop: Desktop, at: int, minutes: int) -> int | None:
         """Book the first start not before `at`; None = it would not end before the night ends."""
-        booked = self._of(host, desktop)
+        booked = self._resources_of(host, desktop)
         free_starts = ~(_blocked_minutes(booked, minutes) >> at)
         # x & -x is the lowest set bit of x.
         start_at = at + (free_starts & -free_starts).bit_length() - 1
@@ -140,9 +141,9 @@ class OperationBook:
         _book(booked, start_at, minutes)
         return start_at
 
-    def last(self, host: str, desktop: Desktop, end: int, minutes: int) -> int | None:
+    def book_last(self, host: str, desktop: Desktop, end: int, minutes: int) -> int | None:
         """Book the last start that ends by `end`; None = it would begin before the night opens."""
-        booked = self._of(host, desktop)
+        booked = self._resources_of(host, desktop)
         if end < minutes:
             return None
         free_starts = ~_blocked_minutes(booked, minutes) & ((1 << (end - minutes + 1)) - 1)
@@ -154,12 +155,12 @@ class OperationBook:
 
     def cancel(self, host: str, desktop: Desktop, start: int, minutes: int) -> None:
         """Take an operation out of the book."""
-        for resource in self._of(host, desktop):
+        for resource in self._resources_of(host, desktop):
             for minute in range(start, start + minutes):
                 resource.minutes[minute] -= 1
                 resource.full &= ~(1 << minute)
 
-    def _of(self, host: str, desktop: Desktop) -> list[_BookedResource]:
+    def _resources_of(self, host: str, desktop: Desktop) -> list[_BookedResource]:
         """The limited resources in which an operation on the desktop counts."""
         # (kind, name) of each resource, and how many operations it allows at once; None = any number.
         names = [(("host", host), self._limits.per_host), (("", ""), self._limits.in_total)]
@@ -197,6 +198,7 @@ def _blocked_minutes(resources: list[_BookedResource], minutes: int) -> int:
 
 
 def _book(resources: list[_BookedResource], start: int, minutes: int) -> None:
+    """Count an operation of this length in these resources."""
     for resource in resources:
         for minute in range(start, start + minutes):
             resource.minutes[minute] += 1
@@ -221,20 +223,20 @@ class GpuWindows:
     """The windows of the GPUs that are freed, by their numbers, and the start of every suspend and resume."""
 
     order: tuple[int, ...]
-    of: dict[int, GpuWindow]
+    by_gpu: dict[int, GpuWindow]
     suspends: dict[str, int]
     resumes: dict[str, int]
 
     @property
     def minutes(self) -> int:
-        return sum(window.minutes for window in self.of.values())
+        return sum(window.minutes for window in self.by_gpu.values())
 
     def on(self, problem: NightProblem, gpus: Collection[int]) -> GpuWindows:
         """The windows of these GPUs only, with their suspends and resumes at the same times."""
         names = {desktop.name for number in gpus for desktop in problem.gpus[number].desktops}
         return GpuWindows(
             tuple(number for number in self.order if number in gpus),
-            {number: window for number, window in self.of.items() if number in gpus},
+            {number: window for number, window in self.by_gpu.items() if number in gpus},
             {name: start for name, start in self.suspends.items() if name in names},
             {name: start for name, start in self.resumes.items() if name in names},
         )
@@ -251,7 +253,7 @@ def freeable_gpus(problem: NightProblem) -> list[int]:
 
 
 def compute_windows(problem: NightProblem, order: Sequence[int], least_minutes: int = 1) -> GpuWindows:
-    """The windows of these GPUs. A GPU whose window would be shorter than `least_minutes` is left to its desktops."""
+    """Return the windows of these GPUs. A GPU with a window shorter than `least_minutes` is left to its desktops."""
     # 1. Resumes, backwards from the end of the night: each GPU of the order as late as the book allows.
     book = OperationBook(problem.limits, problem.ends)
     given_back: dict[int, int] = {}
@@ -261,29 +263,29 @@ def compute_windows(problem: NightProblem, order: Sequence[int], least_minutes: 
         if back_from is not None:
             given_back[number] = back_from
     # 2. Suspends, forwards: the GPU that is idle first is freed first.
-    window_of: dict[int, GpuWindow] = {}
+    window_by_gpu: dict[int, GpuWindow] = {}
     suspends: dict[str, int] = {}
     for number in sorted(given_back, key=lambda number: (problem.gpus[number].idle_from or 0, number)):
         free_from = _book_suspends(problem.gpus[number], book, suspends)
         if free_from is not None and given_back[number] - free_from >= least_minutes:
-            window_of[number] = GpuWindow(free_from, given_back[number])
-    useless = [number for number in order if number not in window_of]
+            window_by_gpu[number] = GpuWindow(free_from, given_back[number])
+    useless = [number for number in order if number not in window_by_gpu]
     if useless:
         # 3. GPUs without a useful window use places in the book that others need, and block each other: leave out the
         #    later half of them and compute again; the other half may then have windows.
         left_out = set(useless[len(useless) // 2 :])
         return compute_windows(problem, [number for number in order if number not in left_out], least_minutes)
-    return GpuWindows(tuple(order), window_of, suspends, resumes)
+    return GpuWindows(tuple(order), window_by_gpu, suspends, resumes)
 
 
 def longest_windows(problem: NightProblem, gpus: Iterable[int]) -> dict[int, GpuWindow]:
-    """The window that each GPU would have if it alone were freed: no schedule gives it a longer one."""
-    window_of = {}
+    """Return the window that each GPU would have if it alone were freed: no schedule gives it a longer one."""
+    window_by_gpu = {}
     for number in gpus:
-        single = compute_windows(problem, [number]).of
+        single = compute_windows(problem, [number]).by_gpu
         if single:
-            window_of[number] = single[number]
-    return window_of
+            window_by_gpu[number] = single[number]
+    return window_by_gpu
 
 
 def _book_resumes(problem: NightProblem, gpu: NightGpu, book: OperationBook, resumes: dict[str, int]) -> int | None:
@@ -294,10 +296,10 @@ def _book_resumes(problem: NightProblem, gpu: NightGpu, book: OperationBook, res
     for desktop in gpu.desktops:
         start = resumes.get(desktop.name)  # a desktop on several GPUs may be booked already
         if start is None:
-            start = book.last(gpu.host, desktop, problem.ends, problem.resume_minutes(desktop))
+            start = book.book_last(gpu.host, desktop, problem.ends, problem.resume_minutes(desktop))
             if start is None:
-                for booked_desktop, at in booked:
-                    book.cancel(gpu.host, booked_desktop, at, problem.resume_minutes(booked_desktop))
+                for booked_desktop, booked_start in booked:
+                    book.cancel(gpu.host, booked_desktop, booked_start, problem.resume_minutes(booked_desktop))
                     del resumes[booked_desktop.name]
                 return None
             booked.append((desktop, start))
@@ -313,7 +315,7 @@ def _book_suspends(gpu: NightGpu, book: OperationBook, suspends: dict[str, int])
     for desktop in sorted(gpu.desktops, key=lambda desktop: (desktop.idle_from or 0, desktop.name)):
         start = suspends.get(desktop.name)  # a desktop on several GPUs may be booked already
         if start is None:
-            start = book.first(gpu.host, desktop, desktop.idle_from or 0, desktop.suspend_minutes)
+            start = book.book_first(gpu.host, desktop, desktop.idle_from or 0, desktop.suspend_minutes)
             if start is None:
                 return None
             suspends[desktop.name] = start
@@ -360,14 +362,14 @@ class JobTable:
         part of one."""
         worth = 0
         for number in sorted(self.longest, key=lambda number: -self.weights[number]):
-            takes = min(gpu_minutes, self.jobs[number].gpus * self.longest[number])
-            worth += takes * self.weights[number]
-            gpu_minutes -= takes
+            used_minutes = min(gpu_minutes, self.jobs[number].gpus * self.longest[number])
+            worth += used_minutes * self.weights[number]
+            gpu_minutes -= used_minutes
         return worth
 
 
 def make_job_table(problem: NightProblem, window_alone: Mapping[int, GpuWindow]) -> JobTable:
-    """The jobs of the problem. `window_alone`: for each GPU that can be freed, the window it would have alone."""
+    """Return the jobs of the problem. `window_alone`: the window that each GPU that can be freed would have alone."""
     number_of = {problem.gpus[number].name: number for number in window_alone}
     may_run = tuple(
         None if job.allowed is None else frozenset(number_of[name] for name in job.allowed if name in number_of)

@@ -23,12 +23,15 @@ GpusOfJob = dict[int, tuple[int, ...]]
 """The GPUs of each job, both by number."""
 _PATIENCE: Final = 50
 """Changes without gain, for each job of several GPUs, after which the search ends."""
+_UNITS_PER_GPU: Final = 50
+_UNITS_PER_JOB: Final = 10
+"""Units for a GPU and for a job of a matching."""
 _HOSTS_TRIED: Final = 8
 """Hosts that are tried for a job of several GPUs at first, the cheapest; the others may be drawn later."""
 
 
 def is_open_ended(table: JobTable) -> bool:
-    """Whether each job that could run would run until the end of the longest window it has."""
+    """Return whether each job that could run would run until the end of the longest window it has."""
     return bool(table.longest) and all(
         table.jobs[number].minutes > minutes for number, minutes in table.longest.items()
     )
@@ -83,7 +86,7 @@ class OpenEndedSearch:
             candidate = self._with_one_changed(best, effort)
             without_gain = 0 if self._value(candidate) > self._value(best) else without_gain + 1
             best = candidate
-        return self._state(best)
+        return self._as_state(best)
 
     def _with_one_changed(self, places: GpusOfJob, effort: EffortBudget) -> GpusOfJob:
         """The places with one job of several GPUs moved, and perhaps another one left out.
@@ -116,7 +119,7 @@ class OpenEndedSearch:
         """These jobs of several GPUs, and the best one-GPU jobs beside them."""
         used_gpus = {gpu for gpus in multi_gpu.values() for gpu in gpus}
         free_gpus = [gpu for gpu in self._gpus if gpu not in used_gpus]
-        effort.spend(50 * len(free_gpus) + 10 * len(self._one_gpu))
+        effort.spend(_UNITS_PER_GPU * len(free_gpus) + _UNITS_PER_JOB * len(self._one_gpu))
         one_gpu = match_jobs(self._one_gpu, free_gpus, self._may_run)
         return {**multi_gpu, **{job: (gpu,) for job, gpu in one_gpu.items()}}
 
@@ -131,7 +134,7 @@ class OpenEndedSearch:
         costs = [self._cost[gpu] for gpu in gpus]
         return sum(minutes for minutes, _ in costs), sum(desktops for _, desktops in costs)
 
-    def _state(self, places: GpusOfJob) -> NightState:
+    def _as_state(self, places: GpusOfJob) -> NightState:
         """The places with their times. Jobs for which suspends and resumes leave too little time are left out."""
         jobs = self._table.jobs
         while True:
@@ -139,7 +142,7 @@ class OpenEndedSearch:
             gpu_windows = compute_windows(self._problem, [gpu for gpu in self._gpus if gpu in gpus_used])
             runs = []
             for job, gpus in places.items():
-                windows = [gpu_windows.of[gpu] for gpu in gpus if gpu in gpu_windows.of]
+                windows = [gpu_windows.by_gpu[gpu] for gpu in gpus if gpu in gpu_windows.by_gpu]
                 longest = _longest_run(jobs[job], windows) if len(windows) == len(gpus) else None
                 if longest is not None:
                     runs.append(JobRun(job, *longest, gpus))
@@ -150,7 +153,7 @@ class OpenEndedSearch:
         hosts: dict[str, list[JobRun]] = defaultdict(list)
         for run in runs:
             hosts[self._problem.gpus[run.gpus[0]].host].append(run)
-        packings = {name: HostPacking(tuple(of_host)) for name, of_host in hosts.items()}
+        packings = {name: HostPacking(tuple(runs_of_host)) for name, runs_of_host in hosts.items()}
         return NightState(gpu_windows, packings, sum(packing.worth(self._table) for packing in packings.values()))
 
 
@@ -162,7 +165,7 @@ def _longest_run(job: Job, windows: Sequence[GpuWindow]) -> tuple[int, int] | No
 
 
 def match_jobs(jobs: Iterable[int], gpus: Sequence[int], may_run: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """A GPU for each job that gets one. `jobs` by priority, `gpus` the cheapest first.
+    """Return a GPU for each job that gets one. `jobs` by priority, `gpus` the cheapest first.
 
     Jobs are taken in their order, each if those before it can keep a GPU; GPUs in the same way, for the jobs that were
     taken. Both greedy choices are optimal, and one matching has both (transversal matroids; Mendelsohn and Dulmage,
@@ -217,7 +220,7 @@ def _swap_along(end: int, first: int, came_from: Mapping[int, int], partner: dic
         current = previous
 
 
-QUICK: Final = 1_600_000
+QUICK_UNITS: Final = 1_600_000
 """Units of work: about two seconds of one core."""
 
 
@@ -270,7 +273,7 @@ class Schedule:
 
 
 def schedule(
-    problem: NightProblem, units: int = QUICK, *, seed: int = 0, keep_going: Callable[[], bool] = lambda: True
+    problem: NightProblem, units: int = QUICK_UNITS, *, seed: int = 0, keep_going: Callable[[], bool] = lambda: True
 ) -> Schedule:
     """Return the best schedule found with these units of work; the search ends early if `keep_going` returns False."""
     search = NightSearch(problem, seed)
@@ -282,20 +285,20 @@ def schedule(
         open_ended = OpenEndedSearch(problem, search.table, search.window_alone, seed)
         return _as_schedule(problem, open_ended.solve(EffortBudget(units, keep_going)))
     # 3. Else local search: half of the units for more worth, the rest for fewer desktops and then for worth again.
-    everything = search.table.most_worth(problem.ends * len(problem.gpus))
+    best_possible_worth = search.table.most_worth(problem.ends * len(problem.gpus))
     effort = EffortBudget(units // 2, keep_going)
-    state = search.improve(search.start(effort), everything, effort)
+    state = search.improve(search.start(effort), best_possible_worth, effort)
     effort.units += units - units // 2
     state = with_fewest_desktops(search, state, effort)
-    return _as_schedule(problem, search.improve(state, everything, effort))
+    return _as_schedule(problem, search.improve(state, best_possible_worth, effort))
 
 
 def _as_schedule(problem: NightProblem, state: NightState) -> Schedule:
-    """The state with names instead of numbers, and every resume as late as possible."""
+    """Return the state with names instead of numbers, and every resume as late as possible."""
     final_windows = _with_late_resumes(problem, state)
     host_and_desktop = {
         desktop.name: (problem.gpus[number].host, desktop)
-        for number in final_windows.of
+        for number in final_windows.by_gpu
         for desktop in problem.gpus[number].desktops
     }
     suspends = [
@@ -314,15 +317,15 @@ def _as_schedule(problem: NightProblem, state: NightState) -> Schedule:
     ]
     running_jobs = state.running_jobs()
     return Schedule(
-        tuple(sorted(suspends, key=lambda move: (move.start, move.desktop))),
+        tuple(sorted(suspends, key=lambda operation: (operation.start, operation.desktop))),
         tuple(sorted(runs, key=lambda run: (run.start, run.job))),
-        tuple(sorted(resumes, key=lambda move: (move.start, move.desktop))),
+        tuple(sorted(resumes, key=lambda operation: (operation.start, operation.desktop))),
         tuple(job.name for number, job in enumerate(problem.jobs) if number not in running_jobs),
     )
 
 
 def _with_late_resumes(problem: NightProblem, state: NightState) -> GpuWindows:
-    """The windows with every resume as late as the limits allow, or those of the state if a run would not fit then."""
+    """Return the windows with every resume as late as the limits allow; those of the state if a run would not fit."""
     ends: dict[int, int] = {}
     for run in state.runs():
         for number in run.gpus:
@@ -330,7 +333,7 @@ def _with_late_resumes(problem: NightProblem, state: NightState) -> GpuWindows:
     late_windows = compute_windows(problem, sorted(ends, key=lambda number: (-ends[number], number)))
     for run in state.runs():
         for number in run.gpus:
-            window = late_windows.of.get(number)
+            window = late_windows.by_gpu.get(number)
             if window is None or not window.free_from <= run.start <= run.end <= window.back_from:
                 return state.windows
     return late_windows

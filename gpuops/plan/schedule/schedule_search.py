@@ -38,6 +38,8 @@ _LEFT_OUT_SHARES: Final = (0.0, 0.3, 0.6, 0.9)
 _PASSED_OVER_SHARES: Final = (0.0, 0.0, 0.2, 0.4)
 """Shares of the one-GPU jobs that are left out when stretches are filled anew: the exact answer is always the same
 one."""
+_UNITS_PER_STEP: Final = 20
+"""Units for a step in addition to the jobs that it tries."""
 _UNITS_PER_DESKTOP: Final = 30
 """Units for booking the suspend and the resume of a desktop."""
 _FIRST_TRIAL_UNITS: Final = 4_000
@@ -85,12 +87,13 @@ class NightState:
     def on_used_gpus(self, problem: NightProblem) -> NightState:
         """The state without the GPUs on which nothing runs: their desktops stay."""
         used_gpus = self.used_gpus()
-        if used_gpus == set(self.windows.of):
+        if used_gpus == set(self.windows.by_gpu):
             return self
-        return NightState(self.windows.on(problem, used_gpus), _on(self.hosts, used_gpus), self.worth)
+        return NightState(self.windows.on(problem, used_gpus), _packings_on(self.hosts, used_gpus), self.worth)
 
 
-def _on(hosts: dict[str, HostPacking], gpus: Collection[int]) -> dict[str, HostPacking]:
+def _packings_on(hosts: dict[str, HostPacking], gpus: Collection[int]) -> dict[str, HostPacking]:
+    """Return the packings on these GPUs, of hosts on which something runs."""
     packings = {name: packing.on(gpus) for name, packing in hosts.items()}
     return {name: packing for name, packing in packings.items() if packing.jobs()}
 
@@ -121,7 +124,7 @@ class NightSearch:
         """The state after steps, until it is worth `enough` or the most possible, or the budget is spent."""
         limit = min(enough, self.table.most_worth(state.windows.minutes))
         while state.worth < limit and effort.has_work_left:
-            effort.spend(20)
+            effort.spend(_UNITS_PER_STEP)
             state = self._step(state, effort)
             limit = min(enough, self.table.most_worth(state.windows.minutes))
         return state
@@ -145,9 +148,8 @@ class NightSearch:
         if draw < _UPTO_TWO_HOSTS:
             # A host may be drawn twice; then the step packs one.
             names = [self._random.choice(list(state.hosts)) for _ in range(1 if draw < _UPTO_ONE_HOST else 2)]
-            staying = {name: self._staying(state.hosts[name]) for name in names}
-            # The keys of `staying` are the hosts to pack, its values the runs that remain.
-            candidate = self._repack_hosts(state, state.windows, staying, effort, staying)
+            staying = {name: self._draw_staying_runs(state.hosts[name]) for name in names}
+            candidate = self._repack_hosts(state, state.windows, names, effort, staying)
         else:
             order = list(state.windows.order)
             first, second = self._random.integer_below(len(order)), self._random.integer_below(len(order))
@@ -158,7 +160,7 @@ class NightSearch:
     def _refill_stretches(self, state: NightState, effort: EffortBudget) -> NightState:
         """The state with a few stretches filled anew from their own jobs and those that wait, or the given state if
         that would lose worth."""
-        chosen_stretches = self._some_places(state)
+        chosen_stretches = self._choose_stretches(state)
         if not chosen_stretches:
             return state
         before = [state.hosts[name].stretches[index] for name, index in chosen_stretches]
@@ -179,14 +181,16 @@ class NightSearch:
             hosts[name] = replace(hosts[name], stretches=(*stretches[:index], stretch, *stretches[index + 1 :]))
         return NightState(state.windows, hosts, state.worth + gain)
 
-    def _some_places(self, state: NightState) -> list[tuple[str, int]]:
-        """Two to four random stretches by host and number; the first is one that idles, if any does."""
-        every = [(name, at) for name, packing in state.hosts.items() for at in range(len(packing.stretches))]
-        if not every:
+    def _choose_stretches(self, state: NightState) -> list[tuple[str, int]]:
+        """Return up to four random stretches by host and number, one of them with idle time if there is one."""
+        all_stretches = [
+            (name, index) for name, packing in state.hosts.items() for index in range(len(packing.stretches))
+        ]
+        if not all_stretches:
             return []
-        idle = [(name, at) for name, at in every if state.hosts[name].stretches[at].idle]
-        chosen = {self._random.choice(idle or every)}
-        chosen.update(self._random.choice(every) for _ in range(1 + self._random.integer_below(3)))
+        idle = [(name, index) for name, index in all_stretches if state.hosts[name].stretches[index].idle_minutes]
+        chosen = {self._random.choice(idle or all_stretches)}
+        chosen.update(self._random.choice(all_stretches) for _ in range(1 + self._random.integer_below(3)))
         return sorted(chosen)
 
     def _repack_hosts(
@@ -195,17 +199,17 @@ class NightSearch:
         gpu_windows: GpuWindows,
         names: Collection[str],
         effort: EffortBudget,
-        stay: dict[str, list[JobRun]] | None = None,
+        staying: dict[str, list[JobRun]] | None = None,
     ) -> NightState:
-        """The state with these hosts packed anew, in a random order; their runs in `stay` remain."""
+        """The state with these hosts packed anew, in a random order; their runs in `staying` remain."""
         by_host = _by_host(self.problem, gpu_windows)
         hosts = {name: packing for name, packing in state.hosts.items() if name in by_host and name not in names}
-        stay = stay or {}
-        waiting = self._waiting(hosts) - {run.job for runs in stay.values() for run in runs}
+        staying = staying or {}
+        waiting = self._waiting(hosts) - {run.job for runs in staying.values() for run in runs}
         for name in self._random.shuffle([name for name in by_host if name in names]):
             effort.spend(3 * len(waiting) * (1 + len(by_host[name])))
             left_out = self._random.choice(_LEFT_OUT_SHARES)
-            hosts[name] = pack_host(by_host[name], self.table, waiting, self._random, left_out, stay.get(name, ()))
+            hosts[name] = pack_host(by_host[name], self.table, waiting, self._random, left_out, staying.get(name, ()))
             waiting -= set(hosts[name].jobs())
         in_order = {name: hosts[name] for name in by_host}
         return NightState(gpu_windows, in_order, sum(packing.worth(self.table) for packing in hosts.values()))
@@ -214,7 +218,7 @@ class NightSearch:
         """The jobs that could run and do not."""
         return set(self.table.longest) - {job for packing in hosts.values() for job in packing.jobs()}
 
-    def _staying(self, packing: HostPacking) -> list[JobRun]:
+    def _draw_staying_runs(self, packing: HostPacking) -> list[JobRun]:
         """A random part of the runs of several GPUs, which stays when the host is packed anew."""
         share = self._random.choice(_STAYING_SHARES)
         return [run for run in packing.multi_gpu if self._random.uniform() < share]
@@ -230,7 +234,7 @@ class NightSearch:
 
 def _by_host(problem: NightProblem, gpu_windows: GpuWindows) -> dict[str, dict[int, GpuWindow]]:
     by_host: dict[str, dict[int, GpuWindow]] = defaultdict(dict)
-    for number, window in sorted(gpu_windows.of.items()):
+    for number, window in sorted(gpu_windows.by_gpu.items()):
         by_host[problem.gpus[number].host][number] = window
     return dict(by_host)
 
@@ -259,9 +263,9 @@ def with_fewest_desktops(search: NightSearch, state: NightState, effort: EffortB
 def _find_cheaper_state(
     search: NightSearch, state: NightState, trial_units: int, effort: EffortBudget
 ) -> NightState | None:
-    """The first state found with fewer desktops that is worth enough; None = no trial found one."""
+    """Return the first state found with cheaper desktops that is worth enough; None = no trial found one."""
     problem = search.problem
-    cost_now = _cost_of_desktops(problem, state.windows.of)
+    cost_now = _cost_of_desktops(problem, state.windows.by_gpu)
     for order in chain(_without_one(search, state), _with_one_exchanged(search, state), _host_by_host(search, state)):
         cost_then = _cost_of_desktops(problem, order)
         if sum(cost_then.values()) >= sum(cost_now.values()):
@@ -296,12 +300,12 @@ def _without_one(search: NightSearch, state: NightState) -> Iterator[list[int]]:
     """Yield the order without one GPU, for each GPU in turn. GPUs of hosts with few runs come first, to empty hosts."""
     gpus, order = search.problem.gpus, state.windows.order
     minutes = dict.fromkeys(order, 0)
-    of_host = {gpus[number].host: 0 for number in order}
+    runs_of_host = {gpus[number].host: 0 for number in order}
     for run in state.runs():
         for number in run.gpus:
             minutes[number] += run.minutes
-            of_host[gpus[number].host] += run.minutes
-    for left_out in sorted(order, key=lambda number: (of_host[gpus[number].host], minutes[number], number)):
+            runs_of_host[gpus[number].host] += run.minutes
+    for left_out in sorted(order, key=lambda number: (runs_of_host[gpus[number].host], minutes[number], number)):
         yield [number for number in order if number != left_out]
 
 

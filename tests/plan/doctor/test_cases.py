@@ -12,7 +12,7 @@ import pytest
 
 from gpuops.errors import HostNotFound
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.doctor.examination import examine, of_parser
+from gpuops.plan.doctor.examination import examine, parser_findings
 from gpuops.plan.doctor.host_findings import Severity
 from tests.plan.case import Words, came_out, case_of, read_cases, with_changes
 from tests.plan.snapshots import SNAPSHOTS, catalog
@@ -85,10 +85,10 @@ def test_a_name_that_is_not_there_is_said() -> None:
 
 
 def test_an_old_xml_parser_is_a_note() -> None:
-    [note] = of_parser((2, 5, 0))
+    [note] = parser_findings((2, 5, 0))
     assert (note.severity, note.subject) == (Severity.NOTE, "libexpat 2.5.0")
     assert "before 2.7.2" in note.reason
 
 
 def test_a_sound_xml_parser_is_not_found() -> None:
-    assert list(of_parser((2, 7, 2))) == list(of_parser((3, 0, 0))) == []
+    assert list(parser_findings((2, 7, 2))) == list(parser_findings((3, 0, 0))) == []

@@ -11,7 +11,7 @@ from gpuops.model.vcenter.host import Cluster, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import IMPLIED, RoleWish
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.doctor.login_privileges import of_roles
+from gpuops.plan.doctor.login_privileges import compare_with_roles
 
 SUSPEND, ON, OFF, MARK = "V.Interact.Suspend", "V.Interact.PowerOn", "V.Interact.PowerOff", "Global.SetCustomField"
 EDIT, POOL, SETTINGS = "Host.Inventory.EditCluster", "Resource.AssignVMToPool", "Host.Config.Settings"
@@ -48,7 +48,7 @@ def role_lines(wishes: tuple[RoleWish, ...] = NIGHT, **granted: frozenset[str]) 
     everything = {ref: privileges | IMPLIED for ref, privileges in {**RIGHT, **by_ref}.items()}
     return [
         f"{role_finding.subject}: {role_finding.reason}"
-        for role_finding in of_roles(wishes, everything, "group-d1", SEEN)
+        for role_finding in compare_with_roles(wishes, everything, "group-d1", SEEN)
     ]
 
 
@@ -114,10 +114,10 @@ def test_a_role_for_hosts_is_looked_for_on_hosts() -> None:
 
 
 def test_what_is_not_told_is_a_finding_and_no_clean_bill() -> None:
-    [silent] = of_roles(NIGHT, {}, "group-d1", SEEN)
+    [silent] = compare_with_roles(NIGHT, {}, "group-d1", SEEN)
     assert (silent.subject, silent.severity.value) == ("night@vsphere.local", "warning")
     partly = {ref: privileges for ref, privileges in RIGHT.items() if ref != "vm-1"}
-    [untold] = of_roles(NIGHT, partly, "group-d1", SEEN)
+    [untold] = compare_with_roles(NIGHT, partly, "group-d1", SEEN)
     assert untold.reason == "vCenter does not report the privileges of this login on desk-1"
 
 

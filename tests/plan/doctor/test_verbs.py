@@ -13,7 +13,14 @@ from gpuops.model.vcenter.host import Cluster, Datastore, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ASSIGN_TO_POOL, ObjectKind
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.doctor.login_privileges import MOST_VMS, VERBS, Verb, objects_to_ask, of_verbs, privileges_to_ask
+from gpuops.plan.doctor.login_privileges import (
+    MOST_VMS,
+    VERBS,
+    Verb,
+    compare_with_commands,
+    objects_to_ask,
+    privileges_to_ask,
+)
 
 TEMPLATES: Final = Path(__file__).resolve().parents[3] / "templates"
 ASKED: Final = privileges_to_ask()
@@ -46,7 +53,7 @@ def lacking(without: dict[str, set[str]]) -> list[tuple[str, str, tuple[str, ...
     granted = {ref: privileges - without.get(ref, set()) for ref, privileges in EVERYTHING.items()}
     return [
         (verb.verb, need.kind.value, need_of_verb.places, need_of_verb.privileges)
-        for verb in of_verbs(granted, SEEN)
+        for verb in compare_with_commands(granted, SEEN)
         for need in verb.needs
         for need_of_verb in need.lacking
     ]
@@ -54,7 +61,7 @@ def lacking(without: dict[str, set[str]]) -> list[tuple[str, str, tuple[str, ...
 
 def test_who_has_everything_lacks_nothing() -> None:
     assert lacking({}) == []
-    assert all(verb.allowed for verb in of_verbs(EVERYTHING, SEEN))
+    assert all(verb.allowed for verb in compare_with_commands(EVERYTHING, SEEN))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +99,7 @@ def test_what_is_lacking_is_named_with_its_place(
 
 def test_what_vcenter_does_not_tell_of_is_neither_allowed_nor_lacking() -> None:
     granted = {ref: privileges for ref, privileges in EVERYTHING.items() if ref != "h"}
-    verbs = {verb.verb: verb for verb in of_verbs(granted, SEEN)}
+    verbs = {verb.verb: verb for verb in compare_with_commands(granted, SEEN)}
     (need,) = verbs["scheduler, mode, passthrough"].needs
     assert (need.untold, need.allowed, need.lacking) == (1, (), ())
     assert not verbs["scheduler, mode, passthrough"].allowed

@@ -24,7 +24,7 @@ from gpuops.model.nights.ml_queue import SshDoor
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, SoftwarePackage
 from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, VgpuDevice, Vm
-from gpuops.plan.guest.guest_check import GuestQuestion, check_reachable, ssh_door, wanted_frameworks
+from gpuops.plan.guest.guest_check import GuestQuestion, check_reachable, parse_frameworks, ssh_door
 from gpuops.plan.guest.rows import GuestNeeds, GuestRow, GuestState, MustHave, guest_rows
 
 BEFORE = datetime(2026, 11, 2, 18, 0, tzinfo=UTC)
@@ -48,7 +48,7 @@ WITH_VGPU = Vm("vm-1", "ml-01", power=PowerState.ON, tools_running=True, devices
 WHOLE = replace(
     WITH_VGPU, devices=(DirectPathDevice(1, PciAddress.parse("0000:3b:00.0"), NVIDIA_VENDOR_ID, 0x2235, "id"),)
 )
-TORCH = GuestNeeds(wanted_frameworks(["torch>=2.3"]))
+TORCH = GuestNeeds(parse_frameworks(["torch>=2.3"]))
 
 
 def host(driver: str) -> Host:
@@ -121,11 +121,11 @@ def test_without_the_host_s_driver_it_is_unknown_and_with_a_whole_gpu_it_is_not_
 @pytest.mark.parametrize(
     ("answer", "state", "says"),
     [
-        (GuestAnswer(GuestSystem.LINUX, smi_missing=True), "fail", "nvidia-smi is not there"),
+        (GuestAnswer(GuestSystem.LINUX, smi_missing=True), "fail", "nvidia-smi is not installed"),
         (
             GuestAnswer(GuestSystem.LINUX, smi_says="No devices were found", installed="595.58.03"),
             "fail",
-            "595.58.03 is installed and does not work: nvidia-smi says 'No devices were found'",
+            "595.58.03 is installed and does not work: nvidia-smi prints 'No devices were found'",
         ),
         (
             GuestAnswer(GuestSystem.LINUX, smi_says="an entity", smi_unreadable=True),
@@ -163,16 +163,16 @@ def test_the_licence(answer: GuestAnswer, vm: Vm, state: str) -> None:
     [
         ("GPUs", answer_with(), "fail", "0 of 1"),
         ("GPUs", answer_with(GPU, GPU), "fail", "2 of 1: NVIDIA A40-8C"),
-        ("ECC", answer_with(replace(GPU, ecc_pending=GuestMode.OFF)), "fail", "on, another after the next reboot"),
+        ("ECC", answer_with(replace(GPU, ecc_pending=GuestMode.OFF)), "fail", "on, and changes at the next reboot"),
         (
             "ECC",
             answer_with(GPU, replace(GPU, ecc=GuestMode.OFF, ecc_pending=GuestMode.OFF)),
             "fail",
             "differs: on, off",
         ),
-        ("ECC", answer_with(replace(GPU, ecc=None, ecc_pending=None)), "unknown", "not told"),
+        ("ECC", answer_with(replace(GPU, ecc=None, ecc_pending=None)), "unknown", "not reported"),
         ("ECC", answer_with(), "unknown", "no GPU is seen"),
-        ("MIG", answer_with(replace(GPU, mig=GuestMode.OFF, mig_pending=GuestMode.ON)), "fail", "off, another"),
+        ("MIG", answer_with(replace(GPU, mig=GuestMode.OFF, mig_pending=GuestMode.ON)), "fail", "off, and changes"),
         ("MIG", answer_with(replace(GPU, mig=GuestMode.ON, mig_pending=GuestMode.ON)), "pass", "on"),
         ("CUDA", with_driver("580.65.06", None), "unknown", "no version"),
         ("CUDA toolkit", replace(READY, toolkit="13.0"), "pass", "13.0"),
@@ -191,7 +191,7 @@ def test_the_licence(answer: GuestAnswer, vm: Vm, state: str) -> None:
         ("CUDA toolkit", replace(with_driver("451.00", system=GuestSystem.WINDOWS), toolkit="11.8"), "fail", "452.39"),
         ("CUDA toolkit", replace(READY, toolkit="9.2"), "unknown", "the driver that it needs is unknown"),
         ("CUDA runtime", replace(with_driver("470.1"), runtimes=("12.4.127",)), "fail", "needs driver 525"),
-        ("torch", replace(READY, frameworks={"torch": "2.2.9"}), "fail", "2.2.9 is there; wanted torch>=2.3"),
+        ("torch", replace(READY, frameworks={"torch": "2.2.9"}), "fail", "2.2.9 is installed; torch>=2.3 is required"),
         ("torch", replace(READY, frameworks={"torch": None}), "fail", "not installed"),
         ("torch", replace(READY, frameworks={}), "fail", "not installed"),
         ("torch", replace(READY, frameworks={"torch": "\x1b[2J"}), "unknown", "is not valid"),
@@ -246,7 +246,7 @@ def test_who_is_not_asked() -> None:
 )
 def test_what_is_no_framework_is_refused(texts: list[str]) -> None:
     with pytest.raises(UsageError, match="--framework"):
-        wanted_frameworks(texts)
+        parse_frameworks(texts)
 
 
 def test_which_options_go_together() -> None:

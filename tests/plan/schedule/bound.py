@@ -118,11 +118,11 @@ def back_at(problem: NightProblem, schedule: Schedule, slower: float) -> dict[st
     # Long enough for all of them one after the other, however slow.
     book = OperationBook(problem.limits, problem.ends + math.ceil(most_worth * slower) * (len(schedule.resumes) + 1))
     for move in schedule.suspends:
-        book.first(move.host, desktops[move.desktop], move.start, move.minutes)
+        book.book_first(move.host, desktops[move.desktop], move.start, move.minutes)
     back = {}
     for move in schedule.resumes:
         minutes = math.ceil(desktops[move.desktop].resume_minutes * slower - 1e-9)
-        start = book.first(move.host, desktops[move.desktop], move.start, minutes)
+        start = book.book_first(move.host, desktops[move.desktop], move.start, minutes)
         assert start is not None
         back[move.desktop] = start + minutes
     return back

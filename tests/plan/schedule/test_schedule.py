@@ -307,7 +307,7 @@ def _in_time(stretch: Stretch, order: tuple[Job, ...]) -> bool:
 @pytest.mark.parametrize("seed", range(60))
 def test_nothing_fills_it_better(seed: int) -> None:
     chance = random.Random(seed)
-    stretch = Stretch(0, 5, 5 + chance.randrange(10, 60), last=False)
+    stretch = Stretch(0, 5, 5 + chance.randrange(10, 60), ends_with_return=False)
     jobs = [
         Job(str(number), 1, chance.randrange(3, 30), deadline=chance.choice((None, chance.randrange(10, 60))))
         for number in range(5)
@@ -320,12 +320,12 @@ def test_nothing_fills_it_better(seed: int) -> None:
 
 def test_the_end_of_the_night_cuts_a_run_off_only_where_that_is_worth_more() -> None:
     jobs = [Job("short", 1, 20), Job("long", 1, 500, least_minutes=25)]
-    cut = fill_stretch(Stretch(0, 0, 50, last=True), jobs, [0, 1])
+    cut = fill_stretch(Stretch(0, 0, 50, ends_with_return=True), jobs, [0, 1])
     assert [(piece.job, piece.minutes) for piece in cut] == [(0, 20), (1, 30)]
-    assert [piece.job for piece in fill_stretch(Stretch(0, 0, 50, last=False), jobs, [0, 1])] == [0]
-    assert [piece.job for piece in fill_stretch(Stretch(0, 0, 20, last=True), jobs, [0, 1])] == [0]
+    assert [piece.job for piece in fill_stretch(Stretch(0, 0, 50, ends_with_return=False), jobs, [0, 1])] == [0]
+    assert [piece.job for piece in fill_stretch(Stretch(0, 0, 20, ends_with_return=True), jobs, [0, 1])] == [0]
 
 
 def test_large_jobs_are_used_up_first() -> None:
     jobs = [Job("a", 1, 10), Job("b", 1, 10), Job("c", 1, 20)]
-    assert [piece.job for piece in fill_stretch(Stretch(0, 0, 20, last=False), jobs, [0, 1, 2])] == [2]
+    assert [piece.job for piece in fill_stretch(Stretch(0, 0, 20, ends_with_return=False), jobs, [0, 1, 2])] == [2]

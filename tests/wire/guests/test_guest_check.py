@@ -20,7 +20,7 @@ from gpuops.model.guests.guest import GuestSystem
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.guest.check_output import MOST_BYTES
-from gpuops.plan.guest.guest_check import GuestQuestion, GuestVerdict, wanted_frameworks
+from gpuops.plan.guest.guest_check import GuestQuestion, GuestVerdict, parse_frameworks
 from gpuops.plan.guest.rows import GuestNeeds, GuestState
 from gpuops.sim.server import SimServer
 from gpuops.sim.services.guest_managers import GuestFileManager, GuestProcessManager
@@ -31,7 +31,7 @@ from tests.wire.conftest import target_of
 pytestmark = pytest.mark.long
 
 LOGIN = GuestLogin("checker", Secret("Look-inside-1"))
-ALL = GuestQuestion("gpu-*", wanted=GuestNeeds(wanted_frameworks(["torch>=2.3"])))
+ALL = GuestQuestion("gpu-*", wanted=GuestNeeds(parse_frameworks(["torch>=2.3"])))
 SH = "/bin/sh"
 
 
@@ -205,7 +205,7 @@ def test_a_host_that_cannot_be_reached_is_waited_for_once(stacks: Stacks, monkey
         ),
         (
             {"prints": "hello"},
-            "the output of the check cannot be read: it does not begin as the program's output does",
+            "the output of the check cannot be read: it does not begin like the output of gpuops' check",
         ),
         ({"prints": "\x1b]0;x\x07"}, "the output of the check cannot be read: it does not begin"),
         ({"path": "/bin/other"}, "gpu-ready: there is no file /bin/sh"),

@@ -240,8 +240,8 @@ def test_gpus_that_nvlink_joins_are_warned_of_when_one_goes_alone(bench: Bench) 
         return configure(SetPassthrough(True, devices, None, "esx-02.lab"), bench.site, apply=False).plan.warnings
 
     [warning] = warnings_for("86:00.0")
-    assert warning.startswith("esx-02.lab offers Nvidia:2@grid_a100d-80c%NVLink: a GPU without its NVLink peers makes")
-    assert "0000:8a:00.0 would stay behind" in warning
+    assert warning.startswith("esx-02.lab offers Nvidia:2@grid_a100d-80c%NVLink: a GPU without its NVLink peers forms")
+    assert "0000:8a:00.0 would not be switched" in warning
     assert warnings_for("86:00.0", "8a:00.0") == ()
 
 

@@ -40,7 +40,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import GpuDevice, PowerState, VgpuDevice, Vm
 from gpuops.model.workloads.workload import Vgpus, Workload
-from gpuops.plan.capacity.gpu_models import board_of, with_offers
+from gpuops.plan.capacity.gpu_models import board_of, offer_profiles
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm
 from gpuops.plan.hosts.readiness import Stranded, find_restarts
 from gpuops.plan.placement.host_filters import AFFINITY_KEY
@@ -287,7 +287,7 @@ def _divide_gpus_of_host(
         else gpu
         for gpu in emptied_host.gpus
     )
-    changed_host = with_offers(replace(emptied_host, gpus=after), inventory.hosts.values(), catalog)
+    changed_host = offer_profiles(replace(emptied_host, gpus=after), inventory.hosts.values(), catalog)
     return world.with_hosts([changed_host]), off
 
 

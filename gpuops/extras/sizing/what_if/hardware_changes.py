@@ -21,7 +21,7 @@ from gpuops.model.fleet_change import AddHosts, ApplyLayout, ChangeGpuMode, GpuS
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, is_gpu
-from gpuops.plan.capacity.gpu_models import MODES, board_meant, board_of, mode_obstacle, with_offers
+from gpuops.plan.capacity.gpu_models import MODES, board_of, find_board, mode_obstacle, offer_profiles
 from gpuops.plan.core.scope import Scope, gpu_hosts
 from gpuops.plan.core.steps import PowerOffVm
 from gpuops.plan.core.versions import version_numbers
@@ -37,7 +37,7 @@ def new_hosts(change: AddHosts, number: int, inventory: Inventory, catalog: Cata
 
     Raises UsageError for a model that the catalogue lacks, or for a mode that the model lacks; HostNotFound.
     """
-    board = board_meant(change.model, catalog) if change.model is not None else None
+    board = find_board(change.model, catalog) if change.model is not None else None
     like = inventory.find_host(change.like) if change.like is not None else _model_host(board, inventory, catalog)
     if board is not None and (why := mode_obstacle(change.mode or GpuServing.SAME_SIZE, board)):
         raise UsageError(why, hint="gpuops help what-if lists the modes of added GPUs")
@@ -53,7 +53,7 @@ def new_hosts(change: AddHosts, number: int, inventory: Inventory, catalog: Cata
     change_text = (
         f"{change.count} more host{'s' if change.count > 1 else ''} with {gpus_text}{serving}, made as {like.name}"
     )
-    return tuple(with_offers(host, inventory.hosts.values(), catalog) for host in hosts), change_text
+    return tuple(offer_profiles(host, inventory.hosts.values(), catalog) for host in hosts), change_text
 
 
 def _model_host(board: Board | None, inventory: Inventory, catalog: Catalog) -> Host:
@@ -186,7 +186,7 @@ def _without_gpu(host: Host, address: PciAddress, inventory: Inventory, catalog:
     changed_host = replace(
         changed_host, gpus=tuple(host_gpu for host_gpu in changed_host.gpus if host_gpu.address != address)
     )
-    changed_host = with_offers(changed_host, inventory.hosts.values(), catalog)
+    changed_host = offer_profiles(changed_host, inventory.hosts.values(), catalog)
     return Changed(
         world.with_hosts([changed_host]), f"{host.name} loses GPU {address} ({gpu.name})", displaced, unread_gpus([gpu])
     )
@@ -217,7 +217,7 @@ def _in_mode(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> C
             else gpu
             for gpu in changed_host.gpus
         )
-        changed_host = with_offers(replace(changed_host, gpus=changed), inventory.hosts.values(), catalog)
+        changed_host = offer_profiles(replace(changed_host, gpus=changed), inventory.hosts.values(), catalog)
         world = world.with_hosts([changed_host])
     names = sorted({host.name for host, _ in changing})
     change_text = f"{count_gpus(len(changing))} of {', '.join(names)} in {change.mode.adjective} mode"
@@ -238,7 +238,7 @@ def gpus_meant(
         hosts = Scope(host=change.host).hosts(inventory)
         if not hosts:
             raise HostNotFound(change.host, near=[host.name for host in gpu_hosts(inventory)][:3])
-    board = board_meant(change.model, catalog) if change.model is not None else None
+    board = find_board(change.model, catalog) if change.model is not None else None
     matching_gpus = [
         (host, gpu)
         for host in hosts

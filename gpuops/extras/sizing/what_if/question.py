@@ -28,7 +28,7 @@ from gpuops.model.fleet_change import AddHosts, AddVms, ApplyLayout, ChangeGpuMo
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, is_gpu
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.capacity.gpu_models import board_meant, board_of
+from gpuops.plan.capacity.gpu_models import board_of, find_board
 from gpuops.plan.queue.place import Place
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.preview import preview_night
@@ -220,7 +220,7 @@ def unwanted_models(
         return ()
     names = {name for workload in workloads for name in catalog_names(workload, then, catalog)}
     requested_boards = {profile.board for name in names if (profile := catalog.profile(name)) is not None}
-    boards = {board.key: board.name for board in (board_meant(model, catalog) for model in models)}
+    boards = {board.key: board.name for board in (find_board(model, catalog) for model in models)}
     return tuple(name for key, name in boards.items() if key not in requested_boards)
 
 

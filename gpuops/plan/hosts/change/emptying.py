@@ -108,15 +108,16 @@ def empty_hosts(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, 
         step = RelocateVm(vm.ref, host.ref)
         return project(step, world, catalog) if admitted_moves([step], world, catalog) else None
 
-    # A VM found no room: search other orders and hosts, first for all VMs, then only for those that must be moved.
+    # A VM found no room: search other orders and hosts, first for all VMs. If VMs may be shut down, search then for
+    # those alone that cannot be shut down.
     proven, untouched = True, _World(before, catalog, vms)
     for only_unstoppable in (False, True) if vms is not Displacement.MOVE else (False,):
         leaving_vms: list[list[Vm]] = []
         targets: dict[str, list[str]] = {}
         for host in down:
-            movable = [vm for vm in untouched.in_order(host) if vm.ref in world.movable]
+            movable = [vm for vm in untouched.leaving_order(host) if vm.ref in world.movable]
             if only_unstoppable:
-                movable = [vm for vm in movable if any(_against_stopping(vm))]
+                movable = [vm for vm in movable if any(_obstacles_to_shutdown(vm))]
             leaving_vms.append(movable)
             for vm in movable:
                 takers, _ = untouched.takers(vm, host)
@@ -140,8 +141,8 @@ def stun_hosts(hosts: Iterable[Host], inventory: Inventory) -> frozenset[str]:
     those from which a VM with a vGPU must leave."""
     leaving = (host for host in hosts if any(vm.vgpus for vm in running_vms_on(host, inventory)))
     clusters = {host.cluster for host in leaving if host.cluster is not None}
-    near = (host for host in inventory.hosts.values() if host.cluster in clusters and host.gpus)
-    return frozenset(host.ref for host in near if host.connected is True)
+    gpu_hosts = (host for host in inventory.hosts.values() if host.cluster in clusters and host.gpus)
+    return frozenset(host.ref for host in gpu_hosts if host.connected is True)
 
 
 @dataclass(slots=True)
@@ -159,15 +160,15 @@ class _World:
     roomless: bool = False
     """Whether a VM that may be moved found no room."""
 
-    def in_order(self, host: Host) -> list[Vm]:
+    def leaving_order(self, host: Host) -> list[Vm]:
         """Return the VMs of the host in the order of leaving: those with a chosen target, then the largest first."""
-        turns = {ref: turn for turn, ref in enumerate(self.chosen_targets)}
+        positions = {ref: position for position, ref in enumerate(self.chosen_targets)}
         by_size = sorted(running_vms_on(host, self.inventory), key=self._size, reverse=True)
-        return sorted(by_size, key=lambda vm: turns.get(vm.ref, len(turns)))
+        return sorted(by_size, key=lambda vm: positions.get(vm.ref, len(positions)))
 
     def leave(self, host: Host) -> Iterator[Away]:
         """Yield the VMs that leave the host, and update the snapshot; VMs that cannot leave go to `stays`."""
-        for vm in self.in_order(host):
+        for vm in self.leaving_order(host):
             departure = self._plan_departure(vm, host)
             if isinstance(departure, Staying):
                 self.stays.append(departure)
@@ -180,13 +181,14 @@ class _World:
             yield departure
 
     def _size(self, vm: Vm) -> tuple[int, int]:
+        """Return the frame buffers of its vGPUs and its memory, in MiB."""
         profiles = [self.catalog.profile(name) for name in vm.profiles]
         return sum(profile.framebuffer_mib for profile in profiles if profile is not None), vm.memory_mib or 0
 
     def _plan_departure(self, vm: Vm, host: Host) -> Away | Staying:
         """Plan how the VM leaves. In this order: by DRS, by vMotion, by a shutdown; or return why it cannot leave."""
         cluster = self.inventory.clusters.get(host.cluster or "")
-        stands = judge_movability(MovabilityCase(vm, host, cluster, self.inventory, self.catalog, (OPT_OUT,)))
+        movability = judge_movability(MovabilityCase(vm, host, cluster, self.inventory, self.catalog, (OPT_OUT,)))
         if is_cluster_agent(vm) or self._drs_moves(vm, host):
             return Away(vm, Leaving.DRS)
         managed = left_to_manager(vm)
@@ -201,15 +203,15 @@ class _World:
             return Staying(vm, Rejection(host.name, rule, hint=hint), (lending,))
         # Without a GPU device, the reasons against vMotion (they concern vGPUs) do not count.
         has_gpu = any(map(is_gpu, vm.devices or ()))
-        reasons = stands.reasons
-        if stands.way is MoveMethod.VMOTION or (stands.way is not MoveMethod.NOT and not has_gpu):
+        reasons = movability.reasons
+        if movability.way is MoveMethod.VMOTION or (movability.way is not MoveMethod.NOT and not has_gpu):
             target, reasons = self._target(vm, host)
             if target is not None:
                 return Away(vm, Leaving.VMOTION, target)
         return self._plan_shutdown(vm, host, reasons)
 
     def _drs_moves(self, vm: Vm, host: Host) -> bool:
-        """Whether DRS moves the VM itself: fully automated also for this VM, which has no device of the host."""
+        """Return whether DRS moves the VM itself: it is fully automated for this VM, which has no GPU device."""
         cluster = self.inventory.clusters.get(host.cluster or "")
         if cluster is None or cluster.drs_enabled is not True or vm.devices is None or any(map(is_gpu, vm.devices)):
             return False
@@ -225,8 +227,8 @@ class _World:
             if admitted_moves([RelocateVm(vm.ref, target.ref)], self.inventory, self.catalog):
                 return target, ()
         self.roomless = True
-        full = tuple(f"{taker.name}: it is not certain that the VM has room" for taker in takers)
-        return None, (*reasons, *full) or ("no other host in its cluster",)
+        no_room = tuple(f"{taker.name}: it is not certain that the VM has room" for taker in takers)
+        return None, (*reasons, *no_room) or ("no other host in its cluster",)
 
     def takers(self, vm: Vm, host: Host) -> tuple[list[Host], tuple[str, ...]]:
         """Return the hosts of the cluster that may take the VM, and why the others may not.
@@ -251,26 +253,26 @@ class _World:
 
     def _plan_shutdown(self, vm: Vm, host: Host, move_reasons: tuple[str, ...]) -> Away | Staying:
         """Plan a shutdown because the VM cannot be moved (`move_reasons`), if the request and the guest allow it."""
-        against, reasons = tuple(_against_stopping(vm)), tuple(dict.fromkeys(move_reasons))
+        obstacles, reasons = tuple(_obstacles_to_shutdown(vm)), tuple(dict.fromkeys(move_reasons))
         if len(reasons) > 3:  # a large cluster has a reason for each host
             reasons = (*reasons[:3], f"and {len(reasons) - 3} more")
-        if self.vms is not Displacement.MOVE and not against:
+        if self.vms is not Displacement.MOVE and not obstacles:
             powered_off = self.vms is Displacement.POWER_OFF
             return Away(vm, Leaving.POWER_OFF if powered_off else Leaving.SHUT_DOWN, None, reasons)
         rule = f"{vm.name} cannot leave the host while it runs: {'; '.join(reasons)}"
         if self.vms is not Displacement.MOVE:
-            rule = f"{vm.name} can be neither moved nor shut down: {'; '.join((*reasons, *against))}"
+            rule = f"{vm.name} can be neither moved nor shut down: {'; '.join((*reasons, *obstacles))}"
         hint = f"shut {vm.name} down, or let the rolling change do so with --running-vms shut-down"
-        if against:
+        if obstacles:
             hint = f"remove these obstacles, or shut {vm.name} down yourself"
         return Staying(vm, Rejection(host.name, rule, hint=hint), reasons)
 
 
-def _against_stopping(vm: Vm) -> Iterator[str]:
+def _obstacles_to_shutdown(vm: Vm) -> Iterator[str]:
     """Yield why gpuops cannot, or must not, shut the guest down."""
-    on = OPT_OUT.on(vm)
-    if on is not False:
-        yield f"opted out ({OPT_OUT})" if on else f"{OPT_OUT} cannot be read"
+    is_opted_out = OPT_OUT.on(vm)
+    if is_opted_out is not False:
+        yield f"opted out ({OPT_OUT})" if is_opted_out else f"{OPT_OUT} cannot be read"
     if vm.power is None or vm.connected is not True:
         yield "whether it runs cannot be read"
     if vm.question is not None:
@@ -285,7 +287,7 @@ GUEST_GRACE_S = 300
 """Seconds that a guest has to shut down (the default of ShutDownGuest)."""
 
 
-def leaving(departures: Iterable[Away]) -> Plan:
+def plan_departures(departures: Iterable[Away]) -> Plan:
     """Return the plan of the departures. Guests shut down at once; a target host receives one VM after another."""
     # The wave with index n holds the arrival number n of each target host.
     waves: list[list[Step]] = [[]]
@@ -302,38 +304,38 @@ def leaving(departures: Iterable[Away]) -> Plan:
     return Plan(tuple(Wave("empty the hosts", tuple(steps)) for steps in waves if steps), disruptive=True)
 
 
-def returning(
+def plan_return(
     host: Host, stopped: Iterable[Vm], moved: Iterable[Vm], inventory: Inventory, catalog: Catalog
 ) -> tuple[Plan, tuple[str, ...]]:
     """Plan the return of the VMs to the host: starts of the `stopped`, moves of the `moved`.
 
     The second result has a line for each VM that is left alone, because someone else changed it meanwhile.
     """
-    coming: dict[str, tuple[Vm, Step]] = {}
+    return_steps: dict[str, tuple[Vm, Step]] = {}
     remarks: list[str] = []
     for vm in stopped:
         if vm.power is PowerState.OFF and (managed := managed_elsewhere(vm)) is not None:
             remarks.append(f"{vm.name} {managed}; left off")
         elif vm.power is PowerState.OFF:
-            coming[vm.ref] = vm, PowerOnVm(vm.ref, host.ref)
+            return_steps[vm.ref] = vm, PowerOnVm(vm.ref, host.ref)
         elif vm.power is not PowerState.ON:
             remarks.append(f"{vm.name} is {vm.power or 'in an unreadable power state'}: not started")
     for vm in moved:
         if vm.host != host.ref and (managed := managed_elsewhere(vm)) is not None:
             remarks.append(f"{vm.name} {managed}; left where it is")
         elif vm.power is PowerState.ON and vm.host != host.ref:
-            coming[vm.ref] = vm, RelocateVm(vm.ref, host.ref)
+            return_steps[vm.ref] = vm, RelocateVm(vm.ref, host.ref)
         elif vm.power is not PowerState.ON:
             remarks.append(f"{vm.name} is {vm.power or 'in an unreadable power state'} by now: left where it is")
     # VMs without vGPUs start last and together: they need no slot of a GPU.
-    plain = [step for vm, step in coming.values() if not vm.profiles]
-    first, later_vms = _in_order([vm for vm, _ in coming.values() if vm.profiles], host, inventory, catalog)
-    waves = [Wave("bring the VMs back", (coming[vm.ref][1],)) for vm in first]
-    later_steps = (*(coming[vm.ref][1] for vm in later_vms), *plain)
+    without_vgpus = [step for vm, step in return_steps.values() if not vm.profiles]
+    first, later_vms = _in_order([vm for vm, _ in return_steps.values() if vm.profiles], host, inventory, catalog)
+    waves = [Wave("bring the VMs back", (return_steps[vm.ref][1],)) for vm in first]
+    later_steps = (*(return_steps[vm.ref][1] for vm in later_vms), *without_vgpus)
     return Plan((*waves, Wave("bring the VMs back", later_steps)) if later_steps else tuple(waves)), tuple(remarks)
 
 
-def names_not_fitting_back(
+def names_without_place_on_return(
     host: Host, departures: Iterable[Away], inventory: Inventory, catalog: Catalog
 ) -> tuple[str, ...]:
     """Return the names of the VMs that may find no free GPU on their return, even if no other VM came meanwhile."""

@@ -1,6 +1,5 @@
-"""The preflight of a rolling change: which hosts in which order, and where each VM goes; and its report.
-
-Whether a host that was rebooted is what the change was to make of it, with its GPUs and their driver."""
+"""Plans a rolling change before anything is changed: which hosts are down together, in which order, and where each VM
+goes. Its report, and the checks of a host after its reboot: its settings are in force and its driver lists its GPUs."""
 
 from __future__ import annotations
 
@@ -35,15 +34,15 @@ from gpuops.plan.core.steps import (
     ModeChange,
     RebootHost,
 )
-from gpuops.plan.hosts.change.emptying import Away, Leaving, empty_hosts, names_not_fitting_back, running_vms_on
-from gpuops.plan.hosts.host_plan import kept_as_they_are, tells_impact
+from gpuops.plan.hosts.change.emptying import Away, Leaving, empty_hosts, names_without_place_on_return, running_vms_on
+from gpuops.plan.hosts.host_plan import reports_impact, vms_forbidding_change
 
 MAINTENANCE: Final = "Host.Config.Maintenance"
 """To enter and leave maintenance mode and to reboot (vSphere API reference, HostSystem)."""
 
 NO_REBOOT_PERHAPS: Final = (
-    "vCenter reports only when it sets a mode whether that needs a reboot; here it is set after a host is emptied, and "
-    "the host is rebooted if that is needed; without a rolling reboot it is set before any host is emptied"
+    "vCenter reports only when it sets a mode whether that needs a reboot: gpuops empties each host, sets the mode and "
+    "reboots the host if needed; without --reboot rolling, it sets the mode at once and empties no host"
 )
 
 
@@ -84,50 +83,47 @@ def plan_roll(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, cata
         )
     if plan.feasible and not steps:
         return Roll(because=plan.because)
-    rejections = [*plan.rejections, *shut(rolling, now)]
+    rejections = [*plan.rejections, *change_window_refusals(rolling, now)]
     for step in steps or plan.withheld:  # a refused plan has withheld steps instead
         rejections += _host_blockers(inventory.hosts[step.host], inventory)
     if rejections:
         return Roll(rejections=tuple(dict.fromkeys(rejections)))
-    rounds, refused = _rounds(in_order(steps, inventory), rolling, inventory, catalog)
+    rounds, refused = _rounds(fewest_vms_first(steps, inventory), rolling, inventory, catalog)
     if refused:
         return Roll(rejections=refused)
     warnings = list(plan.warnings)
     for planned in chain.from_iterable(rounds):
-        names = names_not_fitting_back(planned.host, planned.away, inventory, catalog)
+        names = names_without_place_on_return(planned.host, planned.away, inventory, catalog)
         if names:
             warnings.append(f"{planned.host.name}: {', '.join(names)} may find no GPU when they come back")
-    notes = (NO_REBOOT_PERHAPS,) if any(map(tells_impact, steps)) else ()
+    notes = (NO_REBOOT_PERHAPS,) if any(map(reports_impact, steps)) else ()
     return Roll(rounds, (), tuple(warnings), (*plan.because, *notes))
 
 
-def shut(rolling: Rolling, now: datetime) -> Iterator[Rejection]:
+def change_window_refusals(rolling: Rolling, now: datetime) -> Iterator[Rejection]:
     """Yield why no host may be taken out of service now."""
     window = rolling.window
     if window is None or ((night := window.night_at(now)) is not None and night.takes_at(now)):
         return
-    following = window.next_night(now)
-    opens = (
-        f"it opens at {format_zoned_minute(following.opens.astimezone(window.zone))}" if following else "it never opens"
-    )
-    yield Rejection(
-        f"window {window.name}",
-        f"is closed: {opens}",
-        hint="run the command then, for example from cron, or without a window",
-    )
+    night = window.next_night(now)
+    opens = "it never opens"
+    if night is not None:
+        opens = f"it opens at {format_zoned_minute(night.opens.astimezone(window.zone))}"
+    hint = "run the command then, for example from cron, or remove --window"
+    yield Rejection(f"window {window.name}", f"is closed: {opens}", hint=hint)
 
 
-def in_order(steps: Sequence[HostStep], inventory: Inventory) -> list[HostStep]:
-    """The host with the fewest running VMs first: what is wrong with the change shows where it disturbs the least."""
+def fewest_vms_first(steps: Sequence[HostStep], inventory: Inventory) -> list[HostStep]:
+    """Return the steps, the host with the fewest running VMs first: if the change is wrong, it disturbs the fewest."""
 
-    def key(step: HostStep) -> tuple[int, str, str]:
+    def sort_key(step: HostStep) -> tuple[int, str, str]:
         host = inventory.hosts[step.host]
         return len(running_vms_on(host, inventory)), host.name, host.ref
 
-    return sorted(steps, key=key)
+    return sorted(steps, key=sort_key)
 
 
-def planned_together(
+def plan_together(
     steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
 ) -> tuple[PlannedHost, ...] | tuple[Rejection, ...]:
     """Return how these hosts are emptied together, or the refusals.
@@ -146,7 +142,7 @@ def planned_together(
     if removed:
         return removed
     hosts = [inventory.hosts[step.host] for step in steps]
-    forbidden = tuple(rejection for host in hosts for rejection in kept_as_they_are(host, inventory))
+    forbidden = tuple(rejection for host in hosts for rejection in vms_forbidding_change(host, inventory))
     if forbidden:
         return forbidden
     outcome = empty_hosts(hosts, rolling.vms, inventory, catalog)
@@ -158,13 +154,20 @@ def planned_together(
 def privileges_of_hosts(
     planned_hosts: Collection[PlannedHost],
 ) -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]:
-    """(by host, by VM) the privileges that the login must have (vSphere API reference, the methods' privileges)."""
+    """Return the privileges that the login must have, by host (ref) and by VM (ref).
+
+    Source: vSphere API reference, the privileges of the methods.
+    """
     hosts = {planned.host.ref: needed_on_host(planned.step) | {MAINTENANCE} for planned in planned_hosts}
-    vms = {departure.vm.ref: _of_vm(departure.leaving) for planned in planned_hosts for departure in planned.away}
+    vms = {
+        departure.vm.ref: _privileges_to_leave(departure.leaving)
+        for planned in planned_hosts
+        for departure in planned.away
+    }
     return hosts, {ref: privileges for ref, privileges in vms.items() if privileges}
 
 
-def _of_vm(leaving: Leaving) -> frozenset[str]:
+def _privileges_to_leave(leaving: Leaving) -> frozenset[str]:
     match leaving:
         case Leaving.VMOTION:
             return HOT_MOVE
@@ -182,11 +185,11 @@ def _host_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
     if host.in_maintenance is not False:
         rule = "whether it is in maintenance mode cannot be read"
         rule = "is in maintenance mode already" if host.in_maintenance else rule
-        yield Rejection(host.name, rule, hint="take it out of maintenance mode, or leave it out")
+        yield Rejection(host.name, rule, hint="take it out of maintenance mode, or select hosts without it (--host)")
     if host.booted is None:
         rule = "when it last booted cannot be read, so a reboot could not be confirmed"
         yield Rejection(host.name, rule, hint=READ_HOST)
-    yield from kept_as_they_are(host, inventory)
+    yield from vms_forbidding_change(host, inventory)
     for vm in inventory.vms_on(host):
         if vm.power is None and not vm.template:
             yield Rejection(host.name, f"whether {vm.name} runs cannot be read", hint=READ_VM)
@@ -203,10 +206,10 @@ def _rounds(
     refused: list[Rejection] = []
     waiting = list(steps)
     while waiting:
-        size, planned = next_round(waiting, rolling, inventory, catalog)
+        count, planned = next_round(waiting, rolling, inventory, catalog)
         refused += _refusals(planned)
         rounds.append(tuple(planned_host for planned_host in planned if isinstance(planned_host, PlannedHost)))
-        del waiting[:size]
+        del waiting[:count]
     return tuple(rounds), tuple(dict.fromkeys(refused))
 
 
@@ -215,12 +218,12 @@ def next_round(
 ) -> tuple[int, tuple[PlannedHost, ...] | tuple[Rejection, ...]]:
     """Return how many of the next hosts are down together, and what is planned for each of them; if even one host alone
     cannot be emptied, return 1 and the reasons."""
-    size = min(rolling.max_hosts, len(waiting))
-    planned = planned_together(waiting[:size], rolling, inventory, catalog)
-    while _refusals(planned) and size > 1:
-        size -= 1
-        planned = planned_together(waiting[:size], rolling, inventory, catalog)
-    return size, planned
+    count = min(rolling.max_hosts, len(waiting))
+    planned = plan_together(waiting[:count], rolling, inventory, catalog)
+    while _refusals(planned) and count > 1:
+        count -= 1
+        planned = plan_together(waiting[:count], rolling, inventory, catalog)
+    return count, planned
 
 
 def _refusals(planned: Sequence[PlannedHost | Rejection]) -> tuple[Rejection, ...]:
@@ -359,7 +362,7 @@ def lost_mig_modes(gpus: Collection[PciAddress], host: Host) -> str | None:
     return f"MIG mode of {', '.join(lost)} did not survive its boot: {set_command}" if lost else None
 
 
-def gpus_not_listed(step: HostStep, gpus: Collection[PciAddress], host: Host) -> tuple[PciAddress, ...]:
+def unlisted_gpus(step: HostStep, gpus: Collection[PciAddress], host: Host) -> tuple[PciAddress, ...]:
     """Return the GPUs that the driver does not list (yet), except those that the step gives to VMs as whole devices."""
     given_whole = _given_whole(step)
     return tuple(address for address in gpus if address not in gpus_of_driver(host) and address not in given_whole)
@@ -368,10 +371,10 @@ def gpus_not_listed(step: HostStep, gpus: Collection[PciAddress], host: Host) ->
 def not_in_force(step: HostStep, host: Host) -> str | None:
     """Return a setting of the step that the host does not use yet; None = it uses all of them. A setting that cannot be
     read counts as not used."""
-    return next(_lacking(step, host), None)
+    return next(_settings_not_in_force(step, host), None)
 
 
-def _lacking(step: HostStep, host: Host) -> Iterator[str]:
+def _settings_not_in_force(step: HostStep, host: Host) -> Iterator[str]:
     """Yield what the step configures and the host does not use yet."""
     settings = host.settings or HostSettings()
     match step:
@@ -381,23 +384,23 @@ def _lacking(step: HostStep, host: Host) -> Iterator[str]:
             elif settings.loaded_options != options:
                 yield f"its module nvidia was loaded with {settings.loaded_options!r}, not with {options!r}"
         case ConfigureGraphics(after=graphics):
-            yield from _other_types(graphics, host)
+            yield from _types_not_in_force(graphics, host)
         case ConfigurePassthrough(devices=devices):
             active = {state.address: state.active for state in settings.passthrough or ()}
             for change in devices:
                 if active.get(change.address) is not change.enabled:
                     yield f"DirectPath I/O of {change.address} is not {'on' if change.enabled else 'off'}"
         case ConfigureModes(devices=changes):
-            yield from _other_modes(changes, settings, host)
+            yield from _modes_not_in_force(changes, settings, host)
         case ConfigureMig(devices=addresses, on=on):
             current = {state.address: state.current for state in settings.mig or ()}
-            unlike = (address for address in addresses if current.get(address) is not on)
-            yield from (f"MIG mode of {address} is not {'on' if on else 'off'}" for address in unlike)
+            differing = (address for address in addresses if current.get(address) is not on)
+            yield from (f"MIG mode of {address} is not {'on' if on else 'off'}" for address in differing)
         case _:
             assert_never(step)
 
 
-def _other_types(graphics: GraphicsSettings, host: Host) -> Iterator[str]:
+def _types_not_in_force(graphics: GraphicsSettings, host: Host) -> Iterator[str]:
     """Yield the GPUs whose graphics type is not the configured one."""
     types = {gpu.address: gpu.graphics_type for gpu in host.gpus}
     for device in graphics.devices:
@@ -406,7 +409,7 @@ def _other_types(graphics: GraphicsSettings, host: Host) -> Iterator[str]:
             yield f"GPU {device.address} is {used_type or 'not listed'}, not {device.graphics_type}"
 
 
-def _other_modes(changes: Iterable[ModeChange], settings: HostSettings, host: Host) -> Iterator[str]:
+def _modes_not_in_force(changes: Iterable[ModeChange], settings: HostSettings, host: Host) -> Iterator[str]:
     """Yield the modes that are not in force: vCenter reports what is configured of a device, the GPU what is in use."""
     active = {state.address: state.active for state in settings.passthrough or ()}
     for change in changes:

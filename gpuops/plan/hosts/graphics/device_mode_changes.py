@@ -2,8 +2,8 @@
 
 Before 9.1, and for devices without a reported mode, the calls of 8.x are used; `mode_changes` then returns None.
 
-`with_reserved` warns if a change leaves too little room for a reservation (vSphere 9.0 and later). A change needs an
-empty GPU, so no running VM loses its slot, but reserved slots may be missing later.
+`warn_of_reservations` warns if a change leaves too little room for a reservation (vSphere 9.0 and later). A change
+needs an empty GPU, so no running VM loses its slot, but reserved slots may be missing later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpuops.plan.core.steps import (
 )
 from gpuops.plan.placement.keep_free import reserved_left, reserved_unknown
 
-SIZES: Final[Mapping[str, DeviceMode]] = {size.value: mode for mode, size in SERVED_AS.items()}
+MODE_BY_SIZE: Final[Mapping[str, DeviceMode]] = {size.value: mode for mode, size in SERVED_AS.items()}
 """Device modes by `SizeMode`."""
 
 
@@ -52,12 +52,12 @@ def size_changes(settings: HostSettings, sizes: Mapping[PciAddress, str | None])
     """Return the mode changes for these vGPU sizes; None as in `mode_changes`, or if a GPU is in DirectPath I/O: a mode
     would take it out."""
     given_whole = {state.address for state in settings.passthrough or () if state.enabled}
-    if any(address in given_whole or size not in SIZES for address, size in sizes.items()):
+    if any(address in given_whole or size not in MODE_BY_SIZE for address, size in sizes.items()):
         return None
-    return mode_changes(settings, {address: SIZES[size] for address, size in sizes.items() if size is not None})
+    return mode_changes(settings, {address: MODE_BY_SIZE[size] for address, size in sizes.items() if size is not None})
 
 
-def whole_mode(state: PassthroughState) -> DeviceMode:
+def directpath_mode(state: PassthroughState) -> DeviceMode:
     """Return the DirectPath mode of a device; Enhanced DirectPath only if the device has no other."""
     only_enhanced = DeviceMode.DIRECT_PATH not in state.configurable
     if only_enhanced and DeviceMode.ENHANCED_DIRECT_PATH in state.configurable:
@@ -65,14 +65,14 @@ def whole_mode(state: PassthroughState) -> DeviceMode:
     return DeviceMode.DIRECT_PATH
 
 
-def mode_back(state: PassthroughState, settings: HostSettings) -> DeviceMode:
+def mode_for_host(state: PassthroughState, settings: HostSettings) -> DeviceMode:
     """Return the mode that gives a device back to the host: for vGPUs, if that is the host's default and possible."""
     default = settings.graphics.default_type if settings.graphics is not None else SharedType.SHARED_DIRECT
     serves = DeviceMode.VGPU_SAME_SIZE in state.configurable and default == SharedType.SHARED_DIRECT
     return DeviceMode.VGPU_SAME_SIZE if serves else DeviceMode.HOST
 
 
-def not_offered(host: Host, settings: HostSettings, changes: Iterable[ModeChange]) -> Iterator[Rejection]:
+def refuse_unoffered_modes(host: Host, settings: HostSettings, changes: Iterable[ModeChange]) -> Iterator[Rejection]:
     """Yield a refusal for each device for which vCenter does not offer the requested mode."""
     offered = {state.address: state.configurable for state in settings.passthrough or ()}
     for change in changes:
@@ -82,7 +82,7 @@ def not_offered(host: Host, settings: HostSettings, changes: Iterable[ModeChange
             yield Rejection(f"{host.name} {change.address}", rule)
 
 
-def sizes_due(host: Host, settings: HostSettings, addresses: Iterable[PciAddress]) -> tuple[ModeChange, ...]:
+def pending_sizes(host: Host, settings: HostSettings, addresses: Iterable[PciAddress]) -> tuple[ModeChange, ...]:
     """Return the configured sizes that are not in effect yet: they wait for maintenance mode or a reboot."""
     states = {state.address: state for state in settings.passthrough or ()}
     gpus = {gpu.address: gpu for gpu in host.gpus}
@@ -100,20 +100,19 @@ def sizes_due(host: Host, settings: HostSettings, addresses: Iterable[PciAddress
 Device = TypeVar("Device", PhysicalGpu, OtherDevice)
 
 
-def with_reserved(plan: Plan[HostStep], inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
-    """Return the plan with a warning for each reservation that has less room after it than it needs."""
+def warn_of_reservations(plan: Plan[HostStep], inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
+    """Return the plan with a warning for each reservation that has less room after the plan than it needs."""
     if inventory.reservations is None or not plan.steps:
         return plan
     hosts = [inventory.hosts[step.host] for step in plan.steps]
-    later = [host_after(inventory.hosts[step.host], step) for step in plan.steps]
-    after = inventory.with_hosts(later)
+    after = inventory.with_hosts([host_after(inventory.hosts[step.host], step) for step in plan.steps])
     doubts = (reserved_unknown(host, inventory) for host in hosts)
-    short = (
+    shortages = (
         f"{shortage}: VMs with this reservation may find no GPU"
         for shortage in reserved_left(hosts, inventory, after, catalog)
         if shortage.too_few
     )
-    return replace(plan, warnings=(*plan.warnings, *dict.fromkeys((*short, *(doubt for doubt in doubts if doubt)))))
+    return replace(plan, warnings=(*plan.warnings, *dict.fromkeys((*shortages, *(doubt for doubt in doubts if doubt)))))
 
 
 def host_after(host: Host, step: HostStep) -> Host:
@@ -136,17 +135,17 @@ def host_after(host: Host, step: HostStep) -> Host:
         return replace(host, gpus=tuple(changed.get(gpu.address, gpu) for gpu in host.gpus))
     if not isinstance(step, ConfigureModes | ConfigurePassthrough):
         return host
-    modes = _modes(host, step)
+    modes = _new_modes(host, step)
     changes = step.labels if isinstance(step, ConfigureModes) else step.devices
     labels = {change.address: change.label for change in changes if change.label is not None}
     others = list(host.others)
     for number, other in enumerate(others):
         mode = modes.get(other.address)
         if mode is not None:
-            others[number] = replace(other, passthrough=_whole(other.passthrough, on=mode.whole))
+            others[number] = replace(other, passthrough=_passthrough_state(other.passthrough, on=mode.whole))
     return replace(
         host,
-        gpus=tuple(_with_label(_in_mode(gpu, modes.get(gpu.address)), labels) for gpu in host.gpus),
+        gpus=tuple(_with_label(_gpu_in_mode(gpu, modes.get(gpu.address)), labels) for gpu in host.gpus),
         others=tuple(_with_label(other, labels) for other in others),
     )
 
@@ -182,7 +181,7 @@ def _settings_after(settings: HostSettings, step: HostStep) -> HostSettings:
     return replace(settings, passthrough=tuple(devices))
 
 
-def _modes(host: Host, step: ConfigureModes | ConfigurePassthrough) -> dict[PciAddress, DeviceMode]:
+def _new_modes(host: Host, step: ConfigureModes | ConfigurePassthrough) -> dict[PciAddress, DeviceMode]:
     """Return the new modes by address, without devices that already have the requested mode."""
     if isinstance(step, ConfigureModes):
         return {change.address: change.after for change in step.devices}
@@ -194,23 +193,27 @@ def _modes(host: Host, step: ConfigureModes | ConfigurePassthrough) -> dict[PciA
     }
 
 
-def _in_mode(gpu: PhysicalGpu, mode: DeviceMode | None) -> PhysicalGpu:
+def _gpu_in_mode(gpu: PhysicalGpu, mode: DeviceMode | None) -> PhysicalGpu:
+    """Return the GPU as it will be in this device mode; None = its mode does not change. MIG mode stays on."""
     if mode is None:
         return gpu
     if mode.whole or mode is DeviceMode.HOST:
-        return replace(gpu, graphics_type=None, vgpu_mode=None, passthrough=_whole(gpu.passthrough, on=mode.whole))
+        return replace(
+            gpu, graphics_type=None, vgpu_mode=None, passthrough=_passthrough_state(gpu.passthrough, on=mode.whole)
+        )
     size = VgpuMode.MIXED_SIZE if mode is DeviceMode.VGPU_MIXED_SIZE else VgpuMode.SAME_SIZE
     size = gpu.vgpu_mode if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE else size
     passthrough = replace(gpu.passthrough, enabled=False, active=False) if gpu.passthrough is not None else None
     return replace(gpu, graphics_type=GraphicsType.SHARED_DIRECT, vgpu_mode=size, passthrough=passthrough)
 
 
-def _whole(state: Passthrough | None, *, on: bool) -> Passthrough:
+def _passthrough_state(state: Passthrough | None, *, on: bool) -> Passthrough:
     """Return DirectPath I/O switched on or off, with the label as before."""
     return Passthrough(capable=True, enabled=on, active=on, label=state.label if state is not None else None)
 
 
 def _with_label(device: Device, labels: Mapping[PciAddress, str]) -> Device:
+    """Return the device with its new hardware label; an empty label removes it."""
     if device.address not in labels or device.passthrough is None:
         return device
     return replace(device, passthrough=replace(device.passthrough, label=labels[device.address] or None))

@@ -16,14 +16,14 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern
+from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, command, hosts_called
 from gpuops.plan.core.plan import READ_HOST_AND_VMS, RECONNECT, Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureMig, GpuDifference, HostStep
-from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant, kept_as_they_are
+from gpuops.plan.hosts.host_plan import HostPart, combine_parts, select_hosts, vms_forbidding_change
 
 _NO_MIG: Final = "has no MIG mode (NVIDIA MIG User Guide)"
-NO_SHELL: Final = "MIG mode is switched by the host's own nvidia-smi alone: vCenter has no call for it"
+NO_SHELL: Final = "only the host's own nvidia-smi switches MIG mode: vCenter has no call for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +40,23 @@ class SetMig:
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
         """Refs of the selected hosts. Raises UsageError, HostNotFound."""
-        return tuple(host.ref for host in hosts_meant(self._verb, self.host, self.cluster, inventory))
+        return tuple(host.ref for host in select_hosts(self._verb, self.host, self.cluster, inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """Return the switch on each host. Raises UsageError."""
         addresses = tuple(dict.fromkeys(PciAddress.parse(text) for text in self.gpu))
-        hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
+        hosts = select_hosts(self._verb, self.host, self.cluster, inventory)
         if not hosts:
             return refuse(Scope(self.cluster, self.host).nowhere("mig", inventory))
-        if all((host.settings or HostSettings()).mig is None and not _why(host) for host in hosts):
-            raise UsageError(NO_SHELL, hint="--host-shell ssh lets gpuops ask it (gpuops help mig)")
-        return combine_parts([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mig")
+        if all((host.settings or HostSettings()).mig is None and not _unanswered_reason(host) for host in hosts):
+            raise UsageError(NO_SHELL, hint="add --host-shell ssh, so that gpuops can call it (gpuops help mig)")
+        return combine_parts([self._plan_host(host, addresses, inventory, catalog) for host in hosts], "mig")
 
     @property
     def _verb(self) -> str:
         return f"host mig {'on' if self.on else 'off'}"
 
-    def _of_host(
+    def _plan_host(
         self, host: Host, addresses: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog
     ) -> HostPart:
         """Return the part of the plan for one host: for these GPUs, or without `addresses` for all with MIG."""
@@ -65,7 +65,7 @@ class SetMig:
             return HostPart(host.name, (Rejection(host.name, "is not connected", hint=RECONNECT),))
         if smi_states is None:
             hint = "gpuops help mig lists what the host shell needs"
-            reason = _why(host) or "its nvidia-smi was not called"
+            reason = _unanswered_reason(host) or "its nvidia-smi was not called"
             return HostPart(host.name, (Rejection(host.name, f"MIG modes cannot be read: {reason}", hint=hint),))
         states = {state.address: state for state in smi_states}
         # 1. The named GPUs, or all with MIG. A GPU whose mode cannot be read is included, to be refused: it may be in
@@ -81,7 +81,7 @@ class SetMig:
         ]
         for state in changing:
             rejections += _switch_rejections(state, host, inventory, catalog)
-        rejections += kept_as_they_are(host, inventory) if changing else ()
+        rejections += vms_forbidding_change(host, inventory) if changing else ()
         if rejections:
             return HostPart(host.name, tuple(rejections))
         # 3. What changes; or what was changed before and waits for a reboot.
@@ -100,6 +100,7 @@ class SetMig:
 
 
 def _may_have_mig(state: SmiState, host: Host, catalog: Catalog) -> bool:
+    """Return whether the model of the GPU has MIG, or is not in the catalogue."""
     gpu = host.gpu(state.address)
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) if gpu is not None else None
     return board is None or board.mig is not None
@@ -121,12 +122,15 @@ def _switch_rejections(state: SmiState, host: Host, inventory: Inventory, catalo
         yield Rejection(subject, "which VMs run on it cannot be read", hint=READ_HOST_AND_VMS)
     elif gpu.vms:
         names = ", ".join(sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in gpu.vms))
-        yield Rejection(subject, f"MIG mode changes only while no VM is on the GPU; there now: {names}")
+        rule = f"MIG mode changes only while no VM is on the GPU; VMs on it: {names}"
+        yield Rejection(subject, rule, hint="move or shut down these VMs first")
     elif gpu.passed_through:
-        yield Rejection(subject, "is given to VMs by DirectPath I/O, so the host's driver cannot switch its mode")
+        off_command = command("host passthrough off", gpu=str(state.address), host=hosts_called(host.name))
+        rule = "is in DirectPath I/O, so the host's driver cannot switch its mode"
+        yield Rejection(subject, rule, hint=f"{off_command} gives it back to the host")
 
 
-def _why(host: Host) -> str:
+def _unanswered_reason(host: Host) -> str:
     """Return why the host's nvidia-smi did not answer; empty if it was not called."""
     unread = (host.settings or HostSettings()).unread
     return "; ".join(text.removeprefix(UNASKED) for text in unread if text.startswith(UNASKED))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
@@ -21,9 +21,16 @@ from gpuops.plan.core.plan import READ_HOST_AND_VMS, RECONNECT, TEST_LOGIN, Plan
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, GpuDifference, HostStep, ModeChange
 from gpuops.plan.core.versions import version_numbers
-from gpuops.plan.hosts.graphics.device_mode_changes import not_offered, size_changes, sizes_due, with_reserved
-from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant, kept_as_they_are
+from gpuops.plan.hosts.graphics.device_mode_changes import (
+    pending_sizes,
+    refuse_unoffered_modes,
+    size_changes,
+    warn_of_reservations,
+)
+from gpuops.plan.hosts.host_plan import HostPart, combine_parts, select_hosts, vms_forbidding_change
 from gpuops.plan.hosts.scheduler.scheduler_state import MIXED_SIZE_SINCE, scheduler_of
+
+_EMPTY_FIRST: Final = "move or shut down these VMs first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,7 @@ class SetMode:
 
     run_kind: ClassVar[str] = "setmode"
 
-    default_type: Annotated[SharedType | None, Option("What a GPU without a setting of its own is.")] = None
+    default_type: Annotated[SharedType | None, Option("The graphics type of GPUs without their own setting.")] = None
     type: Annotated[SharedType | None, Option("How GPUs serve VMs: sharedDirect is vGPU.")] = None
     vgpu_mode: Annotated[
         SizeMode | None, Option("Whether vGPUs of several sizes may share a GPU (vSphere 8.0 Update 3).")
@@ -47,53 +54,59 @@ class SetMode:
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
         """Refs of the selected hosts. Raises UsageError, HostNotFound."""
-        return tuple(host.ref for host in hosts_meant("host mode set", self.host, self.cluster, inventory))
+        return tuple(host.ref for host in select_hosts("host mode set", self.host, self.cluster, inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """Return the change of each host's graphics configuration. Raises UsageError."""
-        gpus = self._gpus()
-        hosts = hosts_meant("host mode set", self.host, self.cluster, inventory)
+        gpus = self._named_gpus()
+        hosts = select_hosts("host mode set", self.host, self.cluster, inventory)
         if not hosts:
             return refuse(Scope(self.cluster, self.host).nowhere("mode", inventory))
-        parts = [self._of_host(host, gpus, inventory, catalog) for host in hosts]
-        return with_reserved(combine_parts(parts, "mode"), inventory, catalog)
+        parts = [self._plan_host(host, gpus, inventory, catalog) for host in hosts]
+        return warn_of_reservations(combine_parts(parts, "mode"), inventory, catalog)
 
-    def _gpus(self) -> tuple[PciAddress, ...]:
-        of_gpus = self.type is not None or self.vgpu_mode is not None
-        if not of_gpus and self.default_type is None and self.assignment is None:
+    def _named_gpus(self) -> tuple[PciAddress, ...]:
+        """Return the addresses in `gpu`. Raises UsageError if nothing is set, or nothing that single GPUs have."""
+        sets_single_gpus = self.type is not None or self.vgpu_mode is not None
+        if not sets_single_gpus and self.default_type is None and self.assignment is None:
             hint = "add --type, --vgpu-mode, --default-type or --assignment"
-            raise UsageError("host mode set needs something to set", hint=hint)
-        if self.gpu and not of_gpus:
-            hint = "remove --gpu, or add --type or --vgpu-mode: only these are set for single GPUs"
-            raise UsageError("--gpu means nothing here", hint=hint)
+            raise UsageError("host mode set has no setting to change", hint=hint)
+        if self.gpu and not sets_single_gpus:
+            hint = "remove --gpu: default type and assignment policy are settings of the host"
+            raise UsageError("--gpu needs --type or --vgpu-mode", hint=hint)
         return tuple(PciAddress.parse(text) for text in self.gpu)
 
-    def _of_host(self, host: Host, gpus: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog) -> HostPart:
+    def _plan_host(self, host: Host, gpus: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog) -> HostPart:
         """Return the part of the plan for one host: for these GPUs, or without `gpus` for all."""
         settings = host.settings or HostSettings()
-        unfit = tuple(host_blockers(host, settings))
-        if unfit or settings.graphics is None:  # `unfit` then says that it cannot be read
-            return HostPart(host.name, unfit)
+        blockers = tuple(host_blockers(host, settings))
+        if blockers or settings.graphics is None:  # one of `blockers` is then that it cannot be read
+            return HostPart(host.name, blockers)
         before = settings.graphics
         after = self._after(before, gpus)
-        rejections = (*_missing(host, before, gpus), *self._change_rejections(host, before, after, inventory, catalog))
+        rejections = (
+            *_missing_gpus(host, before, gpus),
+            *self._change_rejections(host, before, after, inventory, catalog),
+        )
         if rejections:
             return HostPart(host.name, rejections)
         if after == before:
             due = self._due(host, settings, before)
             pending = "; a reboot is pending" if due else ""
-            return HostPart(host.name, because=(f"{host.name} is configured so already{pending}",), due=due)
+            return HostPart(host.name, because=(f"{host.name} has these settings already{pending}",), due=due)
         types_change = before.default_type != after.default_type or any(
             old.graphics_type != new.graphics_type for old, new in _pairs(before, after)
         )
         differences = tuple(
-            GpuDifference(new.address, _words(old), _words(new)) for old, new in _pairs(before, after) if old != new
+            GpuDifference(new.address, _setting_text(old), _setting_text(new))
+            for old, new in _pairs(before, after)
+            if old != new
         )
         step: HostStep = ConfigureGraphics(host.ref, before, after, differences)
-        changes = _by_modes(settings, before, after)
+        changes = _as_mode_changes(settings, before, after)
         if changes is not None:
-            if unfit := tuple(not_offered(host, settings, changes)):
-                return HostPart(host.name, unfit)
+            if unoffered := tuple(refuse_unoffered_modes(host, settings, changes)):
+                return HostPart(host.name, unoffered)
             step = ConfigureModes(host.ref, changes, (), differences)
         return HostPart(
             host.name,
@@ -106,21 +119,21 @@ class SetMode:
         """Return the step for settings that are already configured but wait for maintenance mode or a reboot."""
         if types_pending(host):
             return ConfigureGraphics(host.ref, before, before)
-        gpus = self._gpus()
+        gpus = self._named_gpus()
         sizes = [device.address for device in before.devices if not gpus or device.address in gpus]
-        waiting = sizes_due(host, settings, sizes if self.vgpu_mode is not None else ())
+        waiting = pending_sizes(host, settings, sizes if self.vgpu_mode is not None else ())
         return ConfigureModes(host.ref, waiting) if waiting and settings.sets_modes else None
 
     def _after(self, before: GraphicsSettings, gpus: tuple[PciAddress, ...]) -> GraphicsSettings:
+        """Return the requested configuration: `before` with the new type and size of these GPUs, or without of all."""
         devices = []
         for device in before.devices:
             if not gpus or device.address in gpus:
                 new_type, new_size = self.type or device.graphics_type, self.vgpu_mode or device.vgpu_mode
                 device = replace(device, graphics_type=new_type, vgpu_mode=new_size)
             devices.append(device)
-        default_type, assignment = self.default_type, self.assignment
         return GraphicsSettings(
-            default_type or before.default_type, assignment or before.assignment_policy, tuple(devices)
+            self.default_type or before.default_type, self.assignment or before.assignment_policy, tuple(devices)
         )
 
     def _change_rejections(
@@ -131,7 +144,7 @@ class SetMode:
         of_types = [new.address for old, new in pairs if old.graphics_type != new.graphics_type]
         of_modes = [new for old, new in pairs if old.vgpu_mode != new.vgpu_mode]
         if of_types or of_modes:
-            yield from kept_as_they_are(host, inventory)
+            yield from vms_forbidding_change(host, inventory)
         if of_types:
             yield from type_blockers(host, inventory)
         for device in of_modes:
@@ -140,16 +153,17 @@ class SetMode:
     def _warnings(
         self, host: Host, before: GraphicsSettings, after: GraphicsSettings, catalog: Catalog
     ) -> Iterator[str]:
+        """Yield a warning for each setting that may have no effect."""
         for old, new in _pairs(before, after):
             if old.vgpu_mode != new.vgpu_mode:
-                yield from mode_doubts(new, host, catalog)
+                yield from warn_of_unknown_mode(new, host, catalog)
         same_size = [device for device in after.devices if device.vgpu_mode in (None, SizeMode.SAME_SIZE)]
         if before.assignment_policy != after.assignment_policy and not same_size:
             yield f"{host.name}: the assignment policy counts in same-size mode only (VMware vSphere docs)"
 
 
 def types_pending(host: Host) -> bool:
-    """Whether a GPU's configured graphics type differs from the one in use, and so waits for a reboot."""
+    """Return whether a GPU's configured graphics type differs from the one in use, and so waits for a reboot."""
     return any(
         gpu.graphics_type is not None
         and gpu.configured_graphics_type is not None
@@ -158,7 +172,7 @@ def types_pending(host: Host) -> bool:
     )
 
 
-def _by_modes(
+def _as_mode_changes(
     settings: HostSettings, before: GraphicsSettings, after: GraphicsSettings
 ) -> tuple[ModeChange, ...] | None:
     """Return the change as mode changes; None if it also sets other things, or vCenter has no call for modes."""
@@ -170,10 +184,12 @@ def _by_modes(
 
 
 def _pairs(before: GraphicsSettings, after: GraphicsSettings) -> list[tuple[GraphicsDevice, GraphicsDevice]]:
+    """Return each GPU before and after the change."""
     return list(zip(before.devices, after.devices, strict=True))
 
 
-def _missing(host: Host, before: GraphicsSettings, gpus: Iterable[PciAddress]) -> Iterator[Rejection]:
+def _missing_gpus(host: Host, before: GraphicsSettings, gpus: Iterable[PciAddress]) -> Iterator[Rejection]:
+    """Yield a refusal for each of these GPUs that is not in the host's graphics configuration."""
     graphics_addresses = {device.address for device in before.devices}
     for address in gpus:
         if address in graphics_addresses:
@@ -181,12 +197,12 @@ def _missing(host: Host, before: GraphicsSettings, gpus: Iterable[PciAddress]) -
         if host.gpu(address) is None:
             yield Rejection(host.name, f"has no GPU {address}")
         else:
-            off = command("host passthrough off", gpu=str(address), host=hosts_called(host.name))
+            off_command = command("host passthrough off", gpu=str(address), host=hosts_called(host.name))
             reason = "is in DirectPath I/O, not in the host's graphics"
-            yield Rejection(f"{host.name} {address}", reason, hint=f"{off} gives it back to the host")
+            yield Rejection(f"{host.name} {address}", reason, hint=f"{off_command} gives it back to the host")
 
 
-def _words(device: GraphicsDevice) -> str:
+def _setting_text(device: GraphicsDevice) -> str:
     return device.graphics_type + (f", {device.vgpu_mode}" if device.vgpu_mode else "")
 
 
@@ -205,9 +221,9 @@ def type_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
     listed = [gpu for gpu in host.gpus if gpu.graphics_type is not None]
     if any(gpu.vms is None for gpu in listed):
         yield Rejection(host.name, f"which VMs run on its GPUs cannot be read, and {rule}", hint=READ_HOST_AND_VMS)
-    running = sorted({name for gpu in listed for name in _holders(gpu, inventory)})
+    running = sorted({name for gpu in listed for name in _vm_names_on(gpu, inventory)})
     if running:
-        yield Rejection(host.name, f"{rule}; there now: {', '.join(running)}")
+        yield Rejection(host.name, f"{rule}; VMs on them: {', '.join(running)}", hint=_EMPTY_FIRST)
 
 
 def mode_blockers(device: GraphicsDevice, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
@@ -221,29 +237,29 @@ def mode_blockers(device: GraphicsDevice, host: Host, inventory: Inventory, cata
         yield Rejection(subject, "its vGPU mode, or which VMs run on it, cannot be read", hint=READ_HOST_AND_VMS)
         return
     if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE:
-        hint = "MIG mode is switched on the host itself: nvidia-smi -i GPU -mig 0"
+        off_command = command("host mig off", gpu=str(device.address), host=hosts_called(host.name))
+        hint = f"{off_command} ends MIG mode"
         yield Rejection(subject, "is in MIG mode, which has no vGPU sizes (NVIDIA AI Enterprise docs)", hint=hint)
-    elif running := _holders(gpu, inventory):
+    elif running := _vm_names_on(gpu, inventory):
         rule = "the vGPU mode of a GPU changes only while it is empty (NVIDIA NVML docs)"
-        yield Rejection(subject, f"{rule}; there now: {', '.join(running)}")
+        yield Rejection(subject, f"{rule}; VMs on it: {', '.join(running)}", hint=_EMPTY_FIRST)
     if device.vgpu_mode == VgpuMode.MIXED_SIZE:
-        yield from _mixed_size(gpu, subject, host, catalog)
+        yield from _refuse_mixed_size(gpu, subject, host, catalog)
 
 
-def _mixed_size(gpu: PhysicalGpu, subject: str, host: Host, catalog: Catalog) -> Iterator[Rejection]:
+def _refuse_mixed_size(gpu: PhysicalGpu, subject: str, host: Host, catalog: Catalog) -> Iterator[Rejection]:
+    """Yield why the model or the scheduler of the GPU excludes mixed-size mode."""
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     if board is not None and board.mixed_size_mode is False:
         yield Rejection(subject, f"{board.name} has no mixed-size mode (NVIDIA AI Enterprise docs)")
-    scheduler = next(
-        gpu_scheduler for gpu_scheduler in scheduler_of(host, catalog).gpus if gpu_scheduler.gpu.address == gpu.address
-    )
-    configured = scheduler.configured
+    schedulers = {gpu_scheduler.gpu.address: gpu_scheduler for gpu_scheduler in scheduler_of(host, catalog).gpus}
+    configured = schedulers[gpu.address].configured
     if isinstance(configured, VgpuScheduler) and configured.policy is SchedulerPolicy.FIXED_SHARE:
         hint = "run gpuops host scheduler set --scheduler equal-share and reboot the host first"
-        yield Rejection(subject, "fixed share is not for mixed-size GPUs (NVIDIA AI Enterprise docs)", hint=hint)
+        yield Rejection(subject, "mixed-size GPUs cannot have fixed share (NVIDIA AI Enterprise docs)", hint=hint)
 
 
-def mode_doubts(device: GraphicsDevice, host: Host, catalog: Catalog) -> Iterator[str]:
+def warn_of_unknown_mode(device: GraphicsDevice, host: Host, catalog: Catalog) -> Iterator[str]:
     """Yield a warning if it is unknown whether the GPU has a mixed-size mode."""
     gpu = host.gpu(device.address)
     if gpu is None or device.vgpu_mode != VgpuMode.MIXED_SIZE:
@@ -254,5 +270,5 @@ def mode_doubts(device: GraphicsDevice, host: Host, catalog: Catalog) -> Iterato
         yield f"{host.name} {gpu.address}: it is unknown whether {name} has a mixed-size mode; the host may refuse it"
 
 
-def _holders(gpu: PhysicalGpu, inventory: Inventory) -> list[str]:
+def _vm_names_on(gpu: PhysicalGpu, inventory: Inventory) -> list[str]:
     return sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in gpu.vms or ())

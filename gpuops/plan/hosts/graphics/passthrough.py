@@ -1,8 +1,8 @@
 """Plans `gpuops host passthrough on|off`: DirectPath I/O of GPUs and other devices, and their hardware labels.
 
-`split_groups` warns if only some GPUs of an NVLink group are switched: the others no longer form a device group, whose
-GPUs must all serve vGPUs of one VM (NVIDIA AI Enterprise docs, device groups). A host reports which groups it offers,
-but not which GPUs are in them.
+`warn_of_split_groups` warns if only some GPUs of an NVLink group are switched: the others no longer form a device
+group, whose GPUs must all serve vGPUs of one VM (NVIDIA AI Enterprise docs, device groups). A host reports which
+groups it offers, but not which GPUs are in them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from gpuops.plan.core.steps import (
     PassthroughChange,
 )
 from gpuops.plan.hosts.graphics.device_mode_changes import (
-    mode_back,
+    directpath_mode,
     mode_changes,
-    not_offered,
-    whole_mode,
-    with_reserved,
+    mode_for_host,
+    refuse_unoffered_modes,
+    warn_of_reservations,
 )
-from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant, kept_as_they_are
+from gpuops.plan.hosts.host_plan import HostPart, combine_parts, select_hosts, vms_forbidding_change
 from gpuops.plan.placement.gpu_filters import holders
 
 
@@ -52,7 +52,7 @@ class SetPassthrough:
         tuple[str, ...], Option("A GPU of each host: 0000:5e:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES)
     ] = ()
     label: Annotated[
-        str | None, Option("Its hardware label, by which VMs ask for it; empty: none any more.", "LABEL", Names.LABELS)
+        str | None, Option("Its hardware label, by which VMs request it; empty: remove it.", "LABEL", Names.LABELS)
     ] = None
     """None leaves it as it is."""
     host: HostPattern = None
@@ -79,18 +79,18 @@ class SetPassthrough:
         hosts = self._hosts(inventory)
         if not hosts:
             return refuse(Scope(self.cluster, self.host).nowhere("passthrough", inventory))
-        parts = [self._of_host(host, addresses, inventory, catalog) for host in hosts]
-        return with_reserved(combine_parts(parts, "passthrough"), inventory, catalog)
+        parts = [self._plan_host(host, addresses, inventory, catalog) for host in hosts]
+        return warn_of_reservations(combine_parts(parts, "passthrough"), inventory, catalog)
 
     def _hosts(self, inventory: Inventory) -> tuple[Host, ...]:
         # A host without GPUs may have the other devices that the request names.
-        return hosts_meant(self._verb, self.host, self.cluster, inventory, every=bool(self.device))
+        return select_hosts(self._verb, self.host, self.cluster, inventory, include_all=bool(self.device))
 
     @property
     def _verb(self) -> str:
         return f"host passthrough {'on' if self.on else 'off'}"
 
-    def _of_host(
+    def _plan_host(
         self, host: Host, addresses: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog
     ) -> HostPart:
         """Return the part of the plan for these devices of one host."""
@@ -102,7 +102,7 @@ class SetPassthrough:
             rule = f"its passthrough devices cannot be read: {why}"
             return HostPart(host.name, (Rejection(host.name, rule, hint=TEST_LOGIN),))
         states = {state.address: state for state in settings.passthrough}
-        missing = tuple(self._missing(host, addresses, states))
+        missing = tuple(self._missing_devices(host, addresses, states))
         if missing:
             return HostPart(host.name, missing)
         # 1. What changes. A device that is configured as requested may still wait for a reboot.
@@ -116,17 +116,19 @@ class SetPassthrough:
         rejections = list(self._change_rejections(host, changes, states, inventory))
         if self.label is not None and settings.takes_labels is not True:
             no_labels = "takes no hardware labels (vSphere API 7.0.2, assignHwPciConfigSupported)"
-            rejections.insert(0, Rejection(host.name, no_labels))
+            rejections.insert(0, Rejection(host.name, no_labels, hint="remove --label"))
         if rejections:
             return HostPart(host.name, tuple(rejections))
         # 3. How: vSphere 9.1 sets modes of devices; before, and for labels alone, the call of 8.x is used,
         # and `modes` is None.
         switched = [states[address] for address, change in changes.items() if states[address].enabled != change.enabled]
         # On: the mode for DirectPath I/O; off: the mode that gives the device back to the host.
-        new_modes = {state.address: whole_mode(state) if self.on else mode_back(state, settings) for state in switched}
+        new_modes = {
+            state.address: directpath_mode(state) if self.on else mode_for_host(state, settings) for state in switched
+        }
         modes = mode_changes(settings, new_modes)
-        if unfit := tuple(not_offered(host, settings, modes or ())):
-            return HostPart(host.name, unfit)
+        if unoffered := tuple(refuse_unoffered_modes(host, settings, modes or ())):
+            return HostPart(host.name, unoffered)
         takes_effect_later = any(states[address].active != change.enabled for address, change in changes.items())
         return HostPart(
             host.name,
@@ -134,7 +136,7 @@ class SetPassthrough:
             reboots=takes_effect_later and (modes is not None or settings.rebinds_without_reboot is not True),
             warnings=(
                 *self._warnings(host, changes, states, inventory),
-                *split_groups(host, addresses, on=self.on, catalog=catalog),
+                *warn_of_split_groups(host, addresses, on=self.on, catalog=catalog),
             ),
         )
 
@@ -147,7 +149,7 @@ class SetPassthrough:
         due = ConfigurePassthrough(host.ref, waiting) if waiting else None
         return HostPart(host.name, because=(text,), due=due)
 
-    def _missing(
+    def _missing_devices(
         self, host: Host, addresses: Iterable[PciAddress], states: Mapping[PciAddress, PassthroughState]
     ) -> Iterator[Rejection]:
         """Yield a refusal for each address at which the host has no GPU (`gpu`) or no other device (`device`)."""
@@ -184,7 +186,7 @@ class SetPassthrough:
         if not switched:
             return  # only labels change: running VMs do not notice
         if self.on:
-            yield from kept_as_they_are(host, inventory)
+            yield from vms_forbidding_change(host, inventory)
         for address in switched:
             device = host.device(address)
             if device is not None:
@@ -206,21 +208,21 @@ class SetPassthrough:
     ) -> Iterator[str]:
         """Yield a warning for each VM with a dynamic device that could have taken this one, and then cannot."""
         for address, change in changes.items():
-            gpu, label = host.device(address), states[address].label
-            relabelled = label is not None and change.label is not None and change.label != label
-            if gpu is None or not (relabelled or not self.on):
+            host_device, label = host.device(address), states[address].label
+            loses_label = label is not None and change.label is not None and change.label != label
+            if host_device is None or (self.on and not loses_label):
                 continue
-            own_label = gpu.passthrough.label if gpu.passthrough else None
+            own_label = host_device.passthrough.label if host_device.passthrough else None
+            ids = (host_device.vendor_id, host_device.device_id)
             for vm in inventory.vms_on(host):
                 dynamic = [device for device in vm.devices or () if isinstance(device, DynamicDevice)]
-                same_type = [device for device in dynamic if (gpu.vendor_id, gpu.device_id) in device.allowed]
-                taking = [device for device in same_type if device.label in (None, own_label)]
-                if taking and not self.on:
-                    noun = _noun(gpu)
+                same_type = [device for device in dynamic if ids in device.allowed]
+                fitting = [device for device in same_type if device.label in (None, own_label)]
+                noun = _noun(host_device)
+                if fitting and not self.on:
                     yield f"{vm.name} takes any {noun} like {host.name} {address}: there is one fewer for it"
-                elif any(device.label == label for device in taking):
-                    noun = f"{_noun(gpu)}s"
-                    yield f"{vm.name} asks for {noun} labelled {label}: {host.name} {address} loses that label"
+                elif any(device.label == label for device in fitting):
+                    yield f"{vm.name} asks for {noun}s labelled {label}: {host.name} {address} loses that label"
 
 
 def _noun(device: PhysicalGpu | OtherDevice) -> str:
@@ -310,15 +312,17 @@ def _setting_text(enabled: bool, label: str | None) -> str:
     return ("DirectPath I/O" if enabled else "host") + (f", label {label}" if label else "")
 
 
-def split_groups(host: Host, named: Collection[PciAddress], *, on: bool, catalog: Catalog) -> Iterator[str]:
+def warn_of_split_groups(host: Host, named: Collection[PciAddress], *, on: bool, catalog: Catalog) -> Iterator[str]:
     """Yield a warning for each model with NVLink of which only some GPUs are switched."""
     settings = host.settings or HostSettings()
     is_enabled = {state.address: state.enabled for state in settings.passthrough or ()}
     boards = {gpu.address: catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) for gpu in host.gpus}
     for board in dict.fromkeys(board for address in named if (board := boards.get(address)) is not None):
         same_model = [address for address, other_board in boards.items() if other_board is board]
-        behind = [str(a) for a in same_model if a not in named and is_enabled.get(a) is not on]
-        if not behind or not (board.nvlink_profiles or board.nvswitch_profiles):
+        left_behind = [
+            str(address) for address in same_model if address not in named and is_enabled.get(address) is not on
+        ]
+        if not left_behind or not (board.nvlink_profiles or board.nvswitch_profiles):
             continue
         profiles = {profile.name for profile in board.profiles}
         offered = [
@@ -328,11 +332,11 @@ def split_groups(host: Host, named: Collection[PciAddress], *, on: bool, catalog
         ]
         if offered:
             yield (
-                f"{host.name} offers {', '.join(offered)}: a GPU without its NVLink peers makes no such group, and "
-                f"{', '.join(behind)} would stay behind; name all GPUs of a group, or none"
+                f"{host.name} offers {', '.join(offered)}: a GPU without its NVLink peers forms no such group, and "
+                f"{', '.join(left_behind)} would not be switched; name all GPUs of a group, or none"
             )
         elif settings.device_groups is None or not on:
             yield (
-                f"{host.name}: it is unknown whether NVLink joins {', '.join(behind)}, which would stay behind, to "
+                f"{host.name}: it is unknown whether NVLink joins {', '.join(left_behind)}, not switched here, to "
                 "these GPUs; name all GPUs of a group, or none"
             )

@@ -1,4 +1,4 @@
-"""The option string of the `nvidia` kernel module: RmPVMRL read from it and written into it, all else left as it is.
+"""Reads RmPVMRL from the option string of the `nvidia` kernel module, and writes it there; all other text stays.
 
 `NVreg_RegistryDwords=KEY=VALUE;...` is for all GPUs, `NVreg_RegistryDwordsPerDevice=pci=ADDRESS;KEY=VALUE;pci=...` for
 some; options are separated by blanks (NVIDIA vGPU docs, scheduling behaviour; esxcli system module parameters).
@@ -34,17 +34,17 @@ from gpuops.model.devices.scheduler import (
 
 TIME_SLICE_MS: Final = range(1, 31)
 FREQUENCY_HZ: Final = range(63, 961)
-AVERAGING: Final = range(1, 61)
+AVERAGING_FACTOR: Final = range(1, 61)
 
 _ON: Final = 1 << 0
 _ADAPTIVE_OFF: Final = 1 << 1
 _WEIGHTED_OFF: Final = 1 << 3
-_POLICY: Final = 0xF << 4
-_UNNAMED: Final = 0xF << 8 | 1 << 2
-_SLICING: Final = 0xFFFFF << 12
-_PLAIN_SLICE: Final = 0xFF << 16
+_POLICY_BITS: Final = 0xF << 4
+_UNDOCUMENTED_BITS: Final = 0xF << 8 | 1 << 2
+_SLICE_BITS: Final = 0xFFFFF << 12
+_TIME_SLICE_BITS: Final = 0xFF << 16
 _POLICIES: Final = {0: SchedulerPolicy.EQUAL_SHARE, 1: SchedulerPolicy.FIXED_SHARE}
-_NUMBERS: Final = {policy: number for number, policy in _POLICIES.items()}
+_POLICY_NUMBERS: Final = {policy: number for number, policy in _POLICIES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +61,35 @@ class Unread:
 Reading = VgpuScheduler | Unread
 
 
-def ambiguous(scheduler: VgpuScheduler) -> bool:
-    """Whether the encoding depends on the driver branch."""
+def depends_on_branch(scheduler: VgpuScheduler) -> bool:
+    """Return whether the encoding depends on the driver branch."""
     return scheduler.policy is not SchedulerPolicy.BEST_EFFORT and scheduler.slices is not None
 
 
 def encode(scheduler: VgpuScheduler, round_robin: RoundRobin | None) -> int:
     """Return the word for a scheduler. `round_robin`: how the driver branch reads it; None = unknown.
 
-    Raises ValueError with the reason that `against` returns.
+    Raises ValueError with the reason that `reason_not_encodable` returns.
     """
-    reason = against(scheduler, round_robin)
+    reason = reason_not_encodable(scheduler, round_robin)
     if reason is not None:
         raise ValueError(reason)
     if scheduler.policy is SchedulerPolicy.BEST_EFFORT:
         return 0
-    word = _ON | _NUMBERS[scheduler.policy] << 4 | (0 if scheduler.weighted else _WEIGHTED_OFF)
+    word = _ON | _POLICY_NUMBERS[scheduler.policy] << 4 | (0 if scheduler.weighted else _WEIGHTED_OFF)
     match scheduler.slices:
         case None:
             return word
         case TimeSlices(time_slice_ms=milliseconds):
-            off = _ADAPTIVE_OFF if round_robin is RoundRobin.ADAPTIVE else 0
-            return word | off | (milliseconds or 0) << 16
+            adaptive_off = _ADAPTIVE_OFF if round_robin is RoundRobin.ADAPTIVE else 0
+            return word | adaptive_off | (milliseconds or 0) << 16
         case Frequency(frequency_hz=hertz, averaging=averaging):
             return word | (hertz or 0) << 12 | (averaging or 0) << 24
         case _:
             assert_never(scheduler.slices)
 
 
-def against(scheduler: VgpuScheduler, round_robin: RoundRobin | None) -> str | None:
+def reason_not_encodable(scheduler: VgpuScheduler, round_robin: RoundRobin | None) -> str | None:
     """Return why this driver branch has no word for the scheduler, with the source; None if it has one."""
     slices = scheduler.slices
     if slices is None:
@@ -109,14 +109,16 @@ def against(scheduler: VgpuScheduler, round_robin: RoundRobin | None) -> str | N
 def _out_of_range(slices: TimeSlices | Frequency) -> str | None:
     match slices:
         case TimeSlices(time_slice_ms=milliseconds):
-            return _beyond("time slice", milliseconds, TIME_SLICE_MS, " ms")
+            return _check_range("time slice", milliseconds, TIME_SLICE_MS, " ms")
         case Frequency(frequency_hz=hertz, averaging=averaging):
-            return _beyond("frequency", hertz, FREQUENCY_HZ, " Hz") or _beyond("averaging", averaging, AVERAGING, "")
+            return _check_range("frequency", hertz, FREQUENCY_HZ, " Hz") or _check_range(
+                "averaging", averaging, AVERAGING_FACTOR, ""
+            )
         case _:
             assert_never(slices)
 
 
-def _beyond(name: str, number: int | None, allowed: range, unit: str) -> str | None:
+def _check_range(name: str, number: int | None, allowed: range, unit: str) -> str | None:
     if number is None or number in allowed:
         return None
     return f"{name} {number}{unit} is not within {allowed[0]} to {allowed[-1]}{unit} (NVIDIA vGPU docs)"
@@ -129,20 +131,20 @@ def decode(word: int, round_robin: RoundRobin | None) -> Reading:
     """
     hexadecimal = f"0x{word:08x}"
     if not 0 <= word < 1 << 32:
-        return Unread(hex(word), "no 32-bit word")
+        return Unread(hex(word), "not a 32-bit word")
     if not word & _ON:
         return BEST_EFFORT
-    policy = _POLICIES.get((word & _POLICY) >> 4)
-    if policy is None or word & _UNNAMED:
+    policy = _POLICIES.get((word & _POLICY_BITS) >> 4)
+    if policy is None or word & _UNDOCUMENTED_BITS:
         return Unread(hexadecimal, "bits that NVIDIA does not document")
     weighted = not word & _WEIGHTED_OFF
-    if not word & (_SLICING | _ADAPTIVE_OFF):
+    if not word & (_SLICE_BITS | _ADAPTIVE_OFF):
         return VgpuScheduler(policy, None, weighted)
     match round_robin:
         case None:
             return Unread(hexadecimal, "driver branches read it differently, and the host's is not known")
         case RoundRobin.PLAIN:
-            if word & (_ADAPTIVE_OFF | _SLICING & ~_PLAIN_SLICE):
+            if word & (_ADAPTIVE_OFF | _SLICE_BITS & ~_TIME_SLICE_BITS):
                 return Unread(hexadecimal, "a word for vGPU 15 or newer, on an older driver")
             return VgpuScheduler(policy, TimeSlices(word >> 16 & 0xFF), weighted)
         case RoundRobin.ADAPTIVE if word & _ADAPTIVE_OFF:
@@ -157,9 +159,9 @@ def describe_clamping(scheduler: VgpuScheduler) -> str | None:
     """Return the value that the driver uses instead of one out of range: the nearest allowed (NVIDIA vGPU docs)."""
     match scheduler.slices:
         case TimeSlices(time_slice_ms=int(milliseconds)) if milliseconds not in TIME_SLICE_MS:
-            return f"the driver takes {TIME_SLICE_MS[-1]} ms"
+            return f"the driver uses {TIME_SLICE_MS[-1]} ms"
         case Frequency(frequency_hz=int(hertz)) if hertz not in FREQUENCY_HZ:
-            return f"the driver takes {FREQUENCY_HZ[0] if hertz < FREQUENCY_HZ[0] else FREQUENCY_HZ[-1]} Hz"
+            return f"the driver uses {FREQUENCY_HZ[0] if hertz < FREQUENCY_HZ[0] else FREQUENCY_HZ[-1]} Hz"
         case _:
             return None
 
@@ -200,7 +202,7 @@ class _Group:
     places: tuple[_WordPlace, ...]
 
 
-def unfit(options: str) -> str | None:
+def reason_not_editable(options: str) -> str | None:
     """Return why the string cannot be edited without guessing; None = it can."""
     if options.count('"') % 2 or options.count("'") % 2:
         return "its module options hold a quote that is not closed"
@@ -212,27 +214,29 @@ def unfit(options: str) -> str | None:
 def read(options: str, gpu: PciAddress, round_robin: RoundRobin | None) -> Reading:
     """Return the scheduler that these options give the GPU: by its own entry, else by the entry for all GPUs, else best
     effort, the driver's default."""
-    reason = unfit(options)
+    reason = reason_not_editable(options)
     if reason is not None:
         return Unread(options, reason)
     own_places = [place for group in _groups(options, PER_DEVICE) if group.address == gpu for place in group.places]
     common_places = [place for group in _groups(options, FOR_ALL) for place in group.places]
     places = own_places or common_places
-    words = {_number(place.text) for place in places}
+    words = {_parse_word(place.text) for place in places}
     if len(words) > 1 or None in words:
         return Unread("; ".join(place.text for place in places), f"{KEY} has no single valid value")
-    return decode(words.pop() or 0 if words else 0, round_robin)  # 0 = best effort
+    word = words.pop() if words else None
+    return decode(word or 0, round_robin)  # without an entry, the word is 0: best effort
 
 
 def gpus_with_entry(options: str) -> tuple[PciAddress, ...]:
     """Return the GPUs that have an entry of their own."""
-    groups = () if unfit(options) else _groups(options, PER_DEVICE)
+    groups = () if reason_not_editable(options) else _groups(options, PER_DEVICE)
     return tuple(dict.fromkeys(group.address for group in groups if group.address is not None and group.places))
 
 
 def set_word(options: str, word: int, gpus: tuple[PciAddress, ...] = ()) -> str:
     """Return the options with this word for these GPUs; without `gpus` for all GPUs of the host, including those with
-    an entry of their own. `unfit` must be None for the options. A value that is already equal keeps its spelling.
+    an entry of their own. `reason_not_editable` must be None for the options. A value that is already equal keeps its
+    spelling.
 
     >>> set_word("NVreg_A=1", 0x01)
     'NVreg_A=1 NVreg_RegistryDwords=RmPVMRL=0x01'
@@ -248,13 +252,15 @@ def set_word(options: str, word: int, gpus: tuple[PciAddress, ...] = ()) -> str:
     return _with_word(options, FOR_ALL, None, word)
 
 
-def differs_in(before: str, now: str, gpu: PciAddress) -> bool:
-    """Return whether `now` is `before` with another word for this GPU, and nothing else. `unfit` must be None for
-    both."""
+def differs_only_for(before: str, now: str, gpu: PciAddress) -> bool:
+    """Return whether `now` is `before` with another word for this GPU, and nothing else.
+
+    `reason_not_editable` must be None for both.
+    """
     own_places = [
         word_place for group in _groups(now, PER_DEVICE) if group.address == gpu for word_place in group.places
     ]
-    words = {_number(word_place.text) for word_place in own_places}
+    words = {_parse_word(word_place.text) for word_place in own_places}
     return any(word is not None and set_word(before, word, (gpu,)) == now for word in words)
 
 
@@ -262,14 +268,14 @@ def _with_word(options: str, name: str, gpu: PciAddress | None, word: int) -> st
     """Return the options with this word in the option `name`: for this GPU, or with None for all."""
     groups = [group for group in _groups(options, name) if group.address == gpu]
     places = [word_place for group in groups for word_place in group.places]
-    # 1. Replace the values that exist. Backwards, so that the positions before stay right.
+    # 1. Replace the values that exist, the last one first, so that the positions of the others stay right.
     if places:
         for place in reversed(places):
-            if _number(place.text) != word:
-                options = f"{options[: place.start]}{_spell(word)}{options[place.end :]}"
+            if _parse_word(place.text) != word:
+                options = f"{options[: place.start]}{_format_word(word)}{options[place.end :]}"
         return options
     # 2. The GPU has other entries: add ours to them.
-    entry = f"{KEY}={_spell(word)}"
+    entry = f"{KEY}={_format_word(word)}"
     if groups:
         return f"{options[: groups[0].end]};{entry}{options[groups[0].end :]}"
     # 3. The option exists: add the GPU with our entry at its end. Else add the option.
@@ -277,7 +283,7 @@ def _with_word(options: str, name: str, gpu: PciAddress | None, word: int) -> st
         entry = f"pci={gpu};{entry}"
     option = next((match for match in _OPTION.finditer(options) if match["name"] == name), None)
     if option is not None:
-        start, end = _inner(option)
+        start, end = _value_span(option)
         separator = "" if start == end or options[end - 1] == ";" else ";"
         return f"{options[:end]}{separator}{entry}{options[end:]}"
     return f"{options}{' ' if options and not options[-1].isspace() else ''}{name}={entry}"
@@ -289,8 +295,8 @@ def _groups(options: str, name: str) -> list[_Group]:
     for option in _OPTION.finditer(options):
         if option["name"] != name:
             continue
-        start, end = _inner(option)
-        for address, device_items in _by_device(options, start, end, name):
+        start, end = _value_span(option)
+        for address, device_items in _items_by_device(options, start, end, name):
             places = []
             for list_item in device_items:
                 key, equals, text = list_item[0].partition("=")
@@ -300,7 +306,7 @@ def _groups(options: str, name: str) -> list[_Group]:
     return groups
 
 
-def _by_device(
+def _items_by_device(
     options: str, start: int, end: int, name: str
 ) -> Iterator[tuple[PciAddress | None, list[re.Match[str]]]]:
     """Yield the items of a list by GPU: `pci=A;x=1;y=2;pci=B;x=3` has two of A and one of B, after their `pci=`. Items
@@ -314,16 +320,16 @@ def _by_device(
     for list_item in list_items:
         key, _, text = "".join(list_item[0].split()).partition("=")  # without white space
         if key == "pci" and text and "=" not in text:
-            groups.append((_address(text), [list_item]))
+            groups.append((_parse_address(text), [list_item]))
         elif groups:
             groups[-1][1].append(list_item)
     yield from (group for group in groups if group[0] is not None)
 
 
-def _address(text: str) -> PciAddress | None:
+def _parse_address(text: str) -> PciAddress | None:
     """Return the address as the driver understands it; None = it skips the entries that follow.
 
-    >>> str(_address("d8:00"))
+    >>> str(_parse_address("d8:00"))
     '0000:d8:00.0'
     """
     match = _PCI.fullmatch(text)
@@ -336,20 +342,20 @@ def _address(text: str) -> PciAddress | None:
     return PciAddress(first, second, int(match["slot"], 16), function)
 
 
-def _inner(option: re.Match[str]) -> tuple[int, int]:
+def _value_span(option: re.Match[str]) -> tuple[int, int]:
     """Return the position of an option's value, without the quotes if they enclose all of it."""
     start, end = option.span("value")
     text = option["value"]
-    quoted = len(text) > 1 and text[0] in "\"'" and text.find(text[0], 1) == len(text) - 1
-    return (start + 1, end - 1) if quoted else (start, end)
+    is_quoted = len(text) > 1 and text[0] in "\"'" and text.find(text[0], 1) == len(text) - 1
+    return (start + 1, end - 1) if is_quoted else (start, end)
 
 
-def _number(text: str) -> int | None:
+def _parse_word(text: str) -> int | None:
     try:
         return int(text.strip(), 0)
     except ValueError:
         return None
 
 
-def _spell(word: int) -> str:
+def _format_word(word: int) -> str:
     return f"0x{word:02x}" if word < 0x100 else f"0x{word:08x}"

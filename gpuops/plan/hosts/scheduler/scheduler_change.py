@@ -25,18 +25,18 @@ from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern,
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureModule, GpuDifference, HostStep
-from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant
+from gpuops.plan.hosts.host_plan import HostPart, combine_parts, select_hosts
 from gpuops.plan.hosts.scheduler import module_options
 from gpuops.plan.hosts.scheduler.module_options import encode
 from gpuops.plan.hosts.scheduler.scheduler_state import (
     HostScheduler,
     branch_blockers,
-    doubts,
     gpu_blockers,
     host_blockers,
+    reason_unscheduled,
     scheduler_of,
-    setting_back,
-    unscheduled,
+    unchecked_rules,
+    warn_of_resets,
 )
 
 _QUANTITY: Final = re.compile(r"(\d{1,6})\s*([a-z]*)", re.IGNORECASE)
@@ -58,9 +58,9 @@ class SetScheduler:
 
     run_kind: ClassVar[str] = "setscheduler"
 
-    scheduler: Annotated[SchedulerPolicy, Option("Who gets the GPU's time.")]
+    scheduler: Annotated[SchedulerPolicy, Option("How the GPU's time is divided among its VMs.")]
     time_slice: Annotated[
-        str | None, Option("Plain time slices, 1 to 30 ms; `default`: of the driver's own length.", "2ms")
+        str | None, Option("Fixed time slices of 1 to 30 ms; `default`: the driver's length.", "2ms")
     ] = None
     frequency: Annotated[str | None, Option("Adaptive round robin at 63 to 960 Hz (from vGPU 15 on).", "480Hz")] = None
     averaging: Annotated[int | None, Option("Its averaging factor, 1 to 60; with --frequency.", "33")] = None
@@ -69,7 +69,7 @@ class SetScheduler:
     host: HostPattern = None
     cluster: ClusterName = None
     driver_branch: Annotated[
-        str | None, Option("The branch of the hosts' driver, where vCenter does not tell it.", "R550")
+        str | None, Option("The branch of the hosts' driver, if vCenter does not report it.", "R550")
     ] = None
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
@@ -78,7 +78,7 @@ class SetScheduler:
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """Return the change of each host's module options. Raises UsageError."""
-        scheduler, stated = self.requested_scheduler(), self._stated_branch()
+        scheduler, stated_branch = self.requested_scheduler(), self._stated_branch()
         gpus = tuple(PciAddress.parse(text) for text in self.gpu)
         scope = Scope(cluster=self.cluster, host=self.host)
         hosts = self._hosts(inventory)
@@ -89,17 +89,17 @@ class SetScheduler:
             # If other selected hosts have GPUs with a scheduler, the request is about a cluster, and GPUs in MIG mode
             # on this host are skipped. Otherwise it is about this host, and is refused because of them.
             other_gpus = [gpu for other_host in hosts if other_host is not host for gpu in other_host.gpus]
-            is_about_cluster = not gpus and any(unscheduled(gpu) is None for gpu in other_gpus)
-            in_mig_mode = tuple(gpu for gpu in host.gpus if unscheduled(gpu) == "MIG")
+            is_about_cluster = not gpus and any(reason_unscheduled(gpu) is None for gpu in other_gpus)
+            in_mig_mode = tuple(gpu for gpu in host.gpus if reason_unscheduled(gpu) == "MIG")
             left_out = in_mig_mode if is_about_cluster else ()
-            part = _of_host(scheduler_of(host, catalog), scheduler, stated, gpus, inventory, catalog, left_out)
+            part = _plan_host(scheduler_of(host, catalog), scheduler, stated_branch, gpus, inventory, catalog, left_out)
             parts.append(part)
-        plan = combine_parts(parts, "scheduler", _frames(parts, scheduler))
+        plan = combine_parts(parts, "scheduler", _frame_rate_notes(parts, scheduler))
         changed_hosts = [inventory.hosts[step.host] for step in (*plan.steps, *plan.due)]
-        return replace(plan, warnings=(*plan.warnings, *setting_back(changed_hosts, inventory)))
+        return replace(plan, warnings=(*plan.warnings, *warn_of_resets(changed_hosts, inventory)))
 
     def _hosts(self, inventory: Inventory) -> tuple[Host, ...]:
-        return hosts_meant("host scheduler set", self.host, self.cluster, inventory)
+        return select_hosts("host scheduler set", self.host, self.cluster, inventory)
 
     def requested_scheduler(self) -> VgpuScheduler:
         """Return the scheduler that the options describe. Raises UsageError for options that exclude each other."""
@@ -112,9 +112,8 @@ class SetScheduler:
                 "--averaging needs --frequency", hint="as NVIDIA documents the pair: --frequency 480Hz --averaging 33"
             )
         if self.scheduler is SchedulerPolicy.BEST_EFFORT and (self.time_slice is not None or adaptive):
-            raise UsageError(
-                "best effort has neither time slices nor a frequency", hint="leave them out, or choose a share"
-            )
+            hint = "remove --time-slice, --frequency and --averaging, or use --scheduler equal-share"
+            raise UsageError("best effort has neither time slices nor a frequency", hint=hint)
         if self.time_slice is not None:
             length = None if self.time_slice == "default" else _quantity("--time-slice", self.time_slice, "ms")
             return VgpuScheduler(self.scheduler, TimeSlices(length))
@@ -133,20 +132,20 @@ class SetScheduler:
         return DriverBranch(int(match[1]))
 
 
-def _of_host(
+def _plan_host(
     host_scheduler: HostScheduler,
     scheduler: VgpuScheduler,
-    stated: DriverBranch | None,
+    stated_branch: DriverBranch | None,
     gpus: tuple[PciAddress, ...],
     inventory: Inventory,
     catalog: Catalog,
     left_out: tuple[PhysicalGpu, ...],
 ) -> HostPart:
-    """Return the part of one host. `stated`: the driver branch that the admin gave; `left_out`: GPUs without a
+    """Return the part of one host. `stated_branch`: the driver branch that the admin gave; `left_out`: GPUs without a
     scheduler, which are skipped because the request names no GPU."""
     host = host_scheduler.host
     # If none is named: those that serve vGPUs. GPUs in MIG mode are included, to be refused by name.
-    gpus_to_set = tuple(gpu for gpu in host.gpus if unscheduled(gpu) in (None, "MIG"))
+    gpus_to_set = tuple(gpu for gpu in host.gpus if reason_unscheduled(gpu) in (None, "MIG"))
     if gpus:
         gpus_to_set = tuple(gpu for gpu in host.gpus if gpu.address in gpus)
     if left_out:
@@ -162,18 +161,20 @@ def _of_host(
         return HostPart(host.name, because=(f"{host.name}: none of its GPUs serves vGPUs; left as it is",))
     existing = {gpu.address for gpu in host.gpus}
     missing = tuple(Rejection(host.name, f"has no GPU {address}") for address in gpus if address not in existing)
-    against = {gpu.address: tuple(gpu_blockers(gpu, host, scheduler, inventory, catalog)) for gpu in gpus_to_set}
+    refusals_by_gpu = {
+        gpu.address: tuple(gpu_blockers(gpu, host, scheduler, inventory, catalog)) for gpu in gpus_to_set
+    }
     # `named`: whether the admin named the GPUs.
     rejections = (
         *host_blockers(host_scheduler, inventory),
-        *branch_blockers(host_scheduler, stated, scheduler),
+        *branch_blockers(host_scheduler, stated_branch, scheduler),
         *missing,
-        *_with_hints(against, named=bool(gpus) and not left_out),
+        *_with_hints(refusals_by_gpu, named=bool(gpus) and not left_out),
     )
     if rejections:
         return HostPart(host.name, rejections)
-    warnings = tuple(text for gpu in gpus_to_set for text in doubts(gpu, host, inventory, catalog))
-    part = _change(host_scheduler, scheduler, host_scheduler.branch or stated, gpus_to_set, gpus, warnings)
+    warnings = tuple(text for gpu in gpus_to_set for text in unchecked_rules(gpu, host, inventory, catalog))
+    part = _change(host_scheduler, scheduler, host_scheduler.branch or stated_branch, gpus_to_set, gpus, warnings)
     return replace(part, because=(*notes, *part.because))
 
 
@@ -202,16 +203,16 @@ def _change(
     return HostPart(host.name, step=ConfigureModule(host.ref, options, after, changed), warnings=warnings)
 
 
-def _with_hints(against: dict[PciAddress, tuple[Rejection, ...]], *, named: bool) -> Iterable[Rejection]:
+def _with_hints(refusals_by_gpu: dict[PciAddress, tuple[Rejection, ...]], *, named: bool) -> Iterable[Rejection]:
     """Return the refusals of GPUs. If none was named, the hint has the --gpu options of the GPUs that can be set."""
-    able = [str(address) for address, rejections in against.items() if not rejections]
-    hint = f"set only the others: {' '.join(f'--gpu {address}' for address in able)}"
-    for rejections in against.values():
+    settable = [str(address) for address, rejections in refusals_by_gpu.items() if not rejections]
+    hint = f"set only the other GPUs: {' '.join(f'--gpu {address}' for address in settable)}"
+    for rejections in refusals_by_gpu.values():
         for rejection in rejections:
-            yield rejection if named or not able else Rejection(rejection.subject, rejection.rule, hint=hint)
+            yield rejection if named or not settable else Rejection(rejection.subject, rejection.rule, hint=hint)
 
 
-def _frames(parts: list[HostPart], scheduler: VgpuScheduler) -> tuple[str, ...]:
+def _frame_rate_notes(parts: list[HostPart], scheduler: VgpuScheduler) -> tuple[str, ...]:
     """Return a note on frame rates, if a GPU changes from best effort to a share or back."""
     best_effort = str(SchedulerPolicy.BEST_EFFORT)
     before = {difference.before == best_effort for part in parts if part.step for difference in part.step.gpus}
@@ -244,23 +245,25 @@ class RestoreScheduler:
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """Return the plan of `scheduler set`, but with the earlier option text if only this GPU's entry changed."""
         plan = self._setting.plan(inventory, catalog)
-        waves = tuple(replace(wave, steps=tuple(map(self._exact, wave.steps))) for wave in plan.waves)
+        waves = tuple(replace(wave, steps=tuple(map(self._with_earlier_options, wave.steps))) for wave in plan.waves)
         return replace(plan, waves=waves)
 
     @property
     def _setting(self) -> SetScheduler:
         return for_gpu(self.before.scheduler, str(self.before.gpu), self.host_name)
 
-    def _exact(self, step: HostStep) -> HostStep:
+    def _with_earlier_options(self, step: HostStep) -> HostStep:
         before = self.before
-        if isinstance(step, ConfigureModule) and module_options.differs_in(before.options, step.before, before.gpu):
+        if isinstance(step, ConfigureModule) and module_options.differs_only_for(
+            before.options, step.before, before.gpu
+        ):
             return replace(step, after=before.options)
         return step
 
 
 def for_gpu(scheduler: VgpuScheduler, gpu: str, host_name: str) -> SetScheduler:
     """Return the request that sets one GPU of one host to it."""
-    time_slice, frequency, averaging = _words(scheduler)
+    time_slice, frequency, averaging = _option_values(scheduler)
     return SetScheduler(
         SchedulerPolicy(scheduler.policy),
         time_slice=time_slice,
@@ -286,7 +289,7 @@ def restoring_command(before: SchedulerBefore, host_name: str) -> str:
     return "gpuops host scheduler set " + " ".join(f"--{name} {text}" for name, text in options if text is not None)
 
 
-def _words(scheduler: VgpuScheduler) -> tuple[str | None, str | None, int | None]:
+def _option_values(scheduler: VgpuScheduler) -> tuple[str | None, str | None, int | None]:
     """Return the values of `--time-slice`, `--frequency` and `--averaging` for it."""
     match scheduler.slices:
         case TimeSlices(time_slice_ms=length):

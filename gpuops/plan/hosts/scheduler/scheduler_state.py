@@ -1,6 +1,5 @@
-"""Reads the scheduler of each GPU, as configured and as in effect, and the NVIDIA driver of its host.
-
-Reasons against a scheduler policy on a host or a GPU, and warnings of what may reset its module options.
+"""Reads the scheduler of each GPU, as configured and as in effect, and the NVIDIA driver of its host. Refuses policies
+that a host or a GPU cannot have, and warns of what may reset the module options of a host.
 
 Sources: VMware vSphere docs, Host Profiles (a profile has kernel module settings; remediation applies it, and so does
 every boot of a stateless host) and vSphere Configuration Profiles (remediation applies the cluster's configuration)."""
@@ -22,9 +21,9 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import READ_HOST, RECONNECT, TEST_LOGIN, Rejection, some_names
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.versions import version_numbers
-from gpuops.plan.hosts.host_plan import kept_as_they_are
+from gpuops.plan.hosts.host_plan import vms_forbidding_change
 from gpuops.plan.hosts.scheduler import module_options
-from gpuops.plan.hosts.scheduler.module_options import Reading, against, ambiguous
+from gpuops.plan.hosts.scheduler.module_options import Reading, depends_on_branch, reason_not_encodable
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,27 +69,27 @@ def schedulers(inventory: Inventory, catalog: Catalog, scope: Scope) -> Schedule
 
 
 def scheduler_of(host: Host, catalog: Catalog) -> HostScheduler:
-    """One host as it was read."""
-    settings = host.settings or HostSettings(unread=("its settings were not asked for",))
+    """Return the schedulers of the GPUs of this host, as they were read."""
+    settings = host.settings or HostSettings(unread=("its settings were not read",))
     driver = driver_of(settings.packages or ())
     branch = branch_of(driver.version) if driver else None
     round_robin = branch.round_robin if branch else None
-    gpus = tuple(_of_gpu(gpu, settings, round_robin, catalog) for gpu in host.gpus)
+    gpus = tuple(_read_gpu(gpu, settings, round_robin, catalog) for gpu in host.gpus)
     return HostScheduler(host, settings, driver, branch, gpus)
 
 
 def read_options(options: str | None, gpu: PciAddress, round_robin: RoundRobin | None) -> Reading | None:
-    """Return what the options say of a GPU; None where they are not known."""
+    """Return the scheduler that these options give a GPU; None = the options are unknown."""
     return None if options is None else module_options.read(options, gpu, round_robin)
 
 
-def unscheduled(gpu: PhysicalGpu) -> str | None:
+def reason_unscheduled(gpu: PhysicalGpu) -> str | None:
     """Return why the GPU has no scheduler; None if its vGPUs share its time, as far as is known.
 
     MIG-backed vGPUs have parts of the GPU of their own (NVIDIA AI Enterprise docs).
     """
     if gpu.vendor_id not in (0, NVIDIA_VENDOR_ID):
-        return "no NVIDIA GPU"
+        return "not an NVIDIA GPU"
     if gpu.passed_through:
         return "DirectPath I/O"
     return "MIG" if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE else None
@@ -102,8 +101,10 @@ def generation_of(gpu: PhysicalGpu, catalog: Catalog) -> Generation | None:
     return board.generation if board else None
 
 
-def _of_gpu(gpu: PhysicalGpu, settings: HostSettings, round_robin: RoundRobin | None, catalog: Catalog) -> GpuScheduler:
-    note = unscheduled(gpu)
+def _read_gpu(
+    gpu: PhysicalGpu, settings: HostSettings, round_robin: RoundRobin | None, catalog: Catalog
+) -> GpuScheduler:
+    note = reason_unscheduled(gpu)
     if note is not None:
         return GpuScheduler(gpu, None, None, note)
     if generation_of(gpu, catalog) is Generation.MAXWELL:
@@ -133,16 +134,16 @@ def branch_of(version: str) -> DriverBranch | None:
 
 
 def _is_driver(package: SoftwarePackage) -> bool:
-    """NVIDIA's management daemon is a package of its own, beside the driver."""
-    ours = package.vendor.lower() in _VENDORS and branch_of(package.version) is not None
-    return ours and _MANAGEMENT.search(package.name) is None
+    """Return whether the package is NVIDIA's driver. Its management daemon is a package of its own."""
+    is_of_nvidia = package.vendor.lower() in _VENDORS and branch_of(package.version) is not None
+    return is_of_nvidia and _MANAGEMENT.search(package.name) is None
 
 
-SHOWN: Final = 4
+SHOWN_HOSTS: Final = 4
 """The number of hosts to name in a warning; the others are counted."""
 
 
-def setting_back(hosts: Iterable[Host], inventory: Inventory) -> tuple[str, ...]:
+def warn_of_resets(hosts: Iterable[Host], inventory: Inventory) -> tuple[str, ...]:
     """Return a warning for each host profile and cluster that may reset module options, and one for unknown hosts.
 
     A rolling change checks each host after its reboot, and stops if its options were reset.
@@ -159,7 +160,7 @@ def setting_back(hosts: Iterable[Host], inventory: Inventory) -> tuple[str, ...]
             clusters[cluster.name if cluster is not None else host.name].append(host.name)
         if custody.profiles is None or custody.configured is None:
             unknown.append(host.name)
-    return tuple(_lines(profiles, clusters, unknown))
+    return tuple(_reset_warnings(profiles, clusters, unknown))
 
 
 def custody_of(host: Host) -> Custody:
@@ -167,21 +168,24 @@ def custody_of(host: Host) -> Custody:
     return (host.settings or HostSettings()).custody
 
 
-def _lines(profiles: dict[str, list[str]], clusters: dict[str, list[str]], unknown: list[str]) -> Iterator[str]:
+def _reset_warnings(
+    profiles: dict[str, list[str]], clusters: dict[str, list[str]], unknown: list[str]
+) -> Iterator[str]:
+    """Yield the warnings. `profiles`, `clusters`: name -> names of its hosts; `unknown`: names of hosts."""
     for name, hosts in profiles.items():
         yield (
-            f"host profile {name} is attached to {some_names(hosts, SHOWN)}: remediation, and each boot of a stateless "
-            "host, reset module options that are not in it; change the profile too"
+            f"host profile {name} is attached to {some_names(hosts, SHOWN_HOSTS)}: remediation, and each boot of a "
+            "stateless host, reset module options that are not in it; change the profile too"
         )
     for name, hosts in clusters.items():
         yield (
-            f"cluster {name} manages the configuration of its hosts ({some_names(hosts, SHOWN)}): its next remediation "
-            "resets module options that are not in it; change the cluster's configuration too"
+            f"cluster {name} manages the configuration of its hosts ({some_names(hosts, SHOWN_HOSTS)}): its next "
+            "remediation resets module options that are not in it; change the cluster's configuration too"
         )
     if unknown:
         yield (
             "this login cannot read whether a host profile or the cluster's configuration resets module options of "
-            f"{some_names(unknown, SHOWN)}"
+            f"{some_names(unknown, SHOWN_HOSTS)}"
         )
 
 
@@ -201,10 +205,10 @@ def host_blockers(host_scheduler: HostScheduler, inventory: Inventory) -> Iterat
     elif settings.module_options is None:
         why = "; ".join(settings.unread) or "the host does not report them"
         yield Rejection(host.name, f"its module options cannot be read: {why}", hint=TEST_LOGIN)
-    elif (reason := module_options.unfit(settings.module_options)) is not None:
+    elif (reason := module_options.reason_not_editable(settings.module_options)) is not None:
         hint = "correct them first: esxcli system module parameters set -m nvidia -p '...'"
         yield Rejection(host.name, reason, hint=hint)
-    yield from kept_as_they_are(host, inventory)
+    yield from vms_forbidding_change(host, inventory)
 
 
 def branch_blockers(
@@ -222,10 +226,10 @@ def branch_blockers(
         )
         return
     branch_known = branch or stated
-    reason = against(scheduler, branch_known.round_robin if branch_known else None)
+    reason = reason_not_encodable(scheduler, branch_known.round_robin if branch_known else None)
     if reason is None:
         return
-    unknown = branch_known is None and ambiguous(scheduler)
+    unknown = branch_known is None and depends_on_branch(scheduler)
     yield Rejection(host.name, reason, hint="name the branch, for example --driver-branch R550" if unknown else "")
 
 
@@ -234,7 +238,7 @@ def gpu_blockers(
 ) -> Iterator[Rejection]:
     """Yield why this GPU cannot have the policy."""
     subject = f"{host.name} {gpu.address}"
-    note = unscheduled(gpu)
+    note = reason_unscheduled(gpu)
     if note == "MIG":
         yield Rejection(
             subject, "MIG-backed vGPUs are not scheduled: each has its own part (NVIDIA AI Enterprise docs)"
@@ -244,10 +248,10 @@ def gpu_blockers(
     elif generation_of(gpu, catalog) is Generation.MAXWELL:
         yield Rejection(subject, "Maxwell GPUs have best effort only (NVIDIA vGPU docs: policies are for later GPUs)")
     elif scheduler.policy is SchedulerPolicy.FIXED_SHARE:
-        yield from _against_fixed_share(gpu, subject, inventory)
+        yield from _refuse_fixed_share(gpu, subject, inventory)
 
 
-def _against_fixed_share(gpu: PhysicalGpu, subject: str, inventory: Inventory) -> Iterator[Rejection]:
+def _refuse_fixed_share(gpu: PhysicalGpu, subject: str, inventory: Inventory) -> Iterator[Rejection]:
     rule = "a mixed-size GPU can have best effort or equal share only (NVIDIA AI Enterprise docs)"
     if gpu.vgpu_mode is VgpuMode.MIXED_SIZE:
         yield Rejection(subject, rule)
@@ -255,10 +259,10 @@ def _against_fixed_share(gpu: PhysicalGpu, subject: str, inventory: Inventory) -
         yield Rejection(subject, f"whether it is in mixed-size mode cannot be read, and {rule}", hint=READ_HOST)
 
 
-def doubts(gpu: PhysicalGpu, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[str]:
+def unchecked_rules(gpu: PhysicalGpu, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[str]:
     """Yield a warning for each rule that could not be checked."""
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     if board is None:
         yield f"{host.name} {gpu.address}: {gpu.name} is not in the catalogue: whether it has policies is not checked"
     elif gpu.vgpu_mode is None and board.mig is not None:
-        yield f"{host.name} {gpu.address}: vCenter {inventory.api_version} does not tell whether it is in MIG mode"
+        yield f"{host.name} {gpu.address}: vCenter {inventory.api_version} does not report whether it is in MIG mode"

@@ -27,7 +27,7 @@ from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigureP
 from gpuops.plan.hosts.change.rolling_plan import not_in_force
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.plan.hosts.host_plan import impact_words, left_to_do
+from gpuops.plan.hosts.host_plan import describe_impact, remaining_work
 
 CATALOG = load(boards=("a40",))
 ONE, TWO = PciAddress.parse("0000:3b:00.0"), PciAddress.parse("0000:86:00.0")
@@ -146,7 +146,7 @@ def test_a_size_that_is_configured_and_not_in_force_is_due() -> None:
     waiting = inventory_with(state(mode="vGpuMixedSize"), sizes=("mixedSize",))
     plan = plan_mode(TO_MIXED, waiting)
     assert plan.due == (ConfigureModes("h-1", (ModeChange(ONE, "vGpuMixedSize", DeviceMode.VGPU_MIXED_SIZE),)),)
-    assert plan.because == ("esx-1 is configured so already; a reboot is pending",)
+    assert plan.because == ("esx-1 has these settings already; a reboot is pending",)
     in_force = inventory_with(
         state(mode="vGpuMixedSize"), sizes=("mixedSize",), gpus=(gpu(vgpu_mode=VgpuMode.MIXED_SIZE),)
     )
@@ -200,9 +200,9 @@ def test_a_mode_is_in_force_when_the_gpu_is_used_so() -> None:
 )
 def test_what_is_left_to_do_is_what_vcenter_says(impacts: dict[str, Any], expected_line: str) -> None:
     inventory = inventory_with()
-    remaining = left_to_do(plan_mode(ON, inventory), impacts, inventory, "mode")
+    remaining = remaining_work(plan_mode(ON, inventory), impacts, inventory, "mode")
     assert [line.split(":")[0] for line in remaining] == ([expected_line] if expected_line else [])
-    assert [impact_words(impact) for impact in impacts.values()] == [
+    assert [describe_impact(impact) for impact in impacts.values()] == [
         "vCenter: needs a reboot" if REBOOT in impact
         else "vCenter: needs maintenance mode" if MAINTENANCE in impact
         else "vCenter: in effect at once"

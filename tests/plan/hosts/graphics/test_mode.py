@@ -82,7 +82,7 @@ def test_only_what_is_named_changes(options: dict[str, Any], expected: GraphicsS
 
 
 def test_what_is_configured_already_is_nothing_to_do() -> None:
-    assert plan_mode(inventory(), default_type=DIRECT).because == ("esx-1 is configured so already",)
+    assert plan_mode(inventory(), default_type=DIRECT).because == ("esx-1 has these settings already",)
     pending = gpu(configured_graphics_type=GraphicsType.SHARED)
     assert "a reboot is pending" in plan_mode(inventory(pending), default_type=DIRECT).because[0]
 
@@ -100,7 +100,11 @@ FIXED = replace(TOLD, module_options="NVreg_RegistryDwords=RmPVMRL=0x11")
         (inventory(gpu(vgpu_mode=None)), {"vgpu_mode": MIXED, "gpu": ("3b:00.0",)}, "cannot be read"),
         (inventory(gpu(vgpu_mode=VgpuMode.MULTI_INSTANCE)), {"vgpu_mode": MIXED, "gpu": ("3b:00.0",)}, "in MIG mode"),
         (inventory(gpu(device_id=M10)), {"vgpu_mode": MIXED, "gpu": ("3b:00.0",)}, "has no mixed-size mode"),
-        (inventory(settings=FIXED), {"vgpu_mode": MIXED, "gpu": ("3b:00.0",)}, "fixed share is not for mixed-size"),
+        (
+            inventory(settings=FIXED),
+            {"vgpu_mode": MIXED, "gpu": ("3b:00.0",)},
+            "mixed-size GPUs cannot have fixed share",
+        ),
         (inventory(api="8.0.2.0"), {"vgpu_mode": MIXED, "gpu": ("3b:00.0",)}, "need vSphere 8.0 Update 3"),
         (inventory(), {"type": SHARED, "gpu": ("af:00.0",)}, "has no GPU 0000:af:00.0"),
         (inventory(connected=None), {"type": SHARED}, "is not connected"),
@@ -138,8 +142,8 @@ def test_what_documents_disagree_about_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "needs something to set"),
-        ({"assignment": AssignmentPolicy.CONSOLIDATION, "gpu": ("3b:00.0",)}, "--gpu means nothing"),
+        ({}, "has no setting to change"),
+        ({"assignment": AssignmentPolicy.CONSOLIDATION, "gpu": ("3b:00.0",)}, "--gpu needs --type or --vgpu-mode"),
         ({"type": SHARED, "host": None}, "needs --host or --cluster"),
         ({"type": SHARED, "gpu": ("one",)}, "is not a PCI address"),
     ],

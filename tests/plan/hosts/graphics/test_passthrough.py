@@ -172,7 +172,7 @@ def linked_gpus(groups: tuple[DeviceGroup, ...] | None, *, enabled: bool = False
             True,
             linked_gpus(None),
             1,
-            "it is unknown whether NVLink joins 0000:8a:00.0, which would stay behind, to these GPUs",
+            "it is unknown whether NVLink joins 0000:8a:00.0, not switched here, to these GPUs",
         ),
         (False, linked_gpus((), enabled=True), 1, "whether NVLink joins 0000:8a:00.0"),
         (False, linked_gpus((), enabled=True), 2, None),

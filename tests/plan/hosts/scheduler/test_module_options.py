@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.scheduler import BEST_EFFORT, RoundRobin, SchedulerPolicy, TimeSlices, VgpuScheduler
-from gpuops.plan.hosts.scheduler.module_options import Unread, differs_in, gpus_with_entry, read, set_word, unfit
+from gpuops.plan.hosts.scheduler.module_options import (
+    Unread,
+    differs_only_for,
+    gpus_with_entry,
+    read,
+    reason_not_editable,
+    set_word,
+)
 
 ONE, TWO, THREE = (PciAddress.parse(text) for text in ("0000:3b:00.0", "0000:86:00.0", "0000:af:00.0"))
 EQUAL, FIXED = VgpuScheduler(SchedulerPolicy.EQUAL_SHARE), VgpuScheduler(SchedulerPolicy.FIXED_SHARE)
@@ -158,7 +165,7 @@ def without_ours(options: str) -> str:
 
 @given(option_strings(), st.sampled_from([(), (TWO,)]), st.sampled_from([0, 0x01, 0x11, 0x00180013]))
 def test_no_foreign_byte_is_touched(options: str, gpus: tuple[PciAddress, ...], word: int) -> None:
-    assert unfit(options) is None
+    assert reason_not_editable(options) is None
     changed = set_word(options, word, gpus)
     assert without_ours(changed).strip() == without_ours(options).strip()
     assert set_word(changed, word, gpus) == changed
@@ -192,4 +199,4 @@ OWN = "NVreg_RegistryDwordsPerDevice=pci=0000:5e:00.0;RmPVMRL=0x01"
     ],
 )
 def test_whether_one_gpu_alone_was_set_is_told(before: str, now: str, only: bool) -> None:
-    assert differs_in(before, now, PciAddress.parse("0000:5e:00.0")) is only
+    assert differs_only_for(before, now, PciAddress.parse("0000:5e:00.0")) is only

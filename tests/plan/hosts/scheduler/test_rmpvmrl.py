@@ -21,8 +21,15 @@ from gpuops.model.devices.scheduler import (
 from gpuops.model.vcenter.host import Cluster, Host
 from gpuops.model.vcenter.host_settings import Custody, HostSettings, SoftwarePackage
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.hosts.scheduler.module_options import Unread, against, ambiguous, decode, describe_clamping, encode
-from gpuops.plan.hosts.scheduler.scheduler_state import branch_of, driver_of, setting_back
+from gpuops.plan.hosts.scheduler.module_options import (
+    Unread,
+    decode,
+    depends_on_branch,
+    describe_clamping,
+    encode,
+    reason_not_encodable,
+)
+from gpuops.plan.hosts.scheduler.scheduler_state import branch_of, driver_of, warn_of_resets
 
 EQUAL, FIXED = SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE
 PLAIN, ADAPTIVE = RoundRobin.PLAIN, RoundRobin.ADAPTIVE
@@ -50,7 +57,11 @@ def test_published_words_are_read_as_each_branch_reads_them(
     scheduler = decode(word, PLAIN)
     assert (None if isinstance(scheduler, Unread) else scheduler) == plain
     assert decode(word, ADAPTIVE) == adaptive
-    assert encode(adaptive, ADAPTIVE) == word if against(adaptive, ADAPTIVE) is None else describe_clamping(adaptive)
+    assert (
+        encode(adaptive, ADAPTIVE) == word
+        if reason_not_encodable(adaptive, ADAPTIVE) is None
+        else describe_clamping(adaptive)
+    )
     assert plain is None or encode(plain, PLAIN) == word
 
 
@@ -58,7 +69,7 @@ def test_published_words_are_read_as_each_branch_reads_them(
 def test_words_of_defaults_need_no_branch(word: int) -> None:
     scheduler = decode(word, None)
     assert isinstance(scheduler, VgpuScheduler)
-    assert not ambiguous(scheduler)
+    assert not depends_on_branch(scheduler)
     assert encode(scheduler, None) == word
 
 
@@ -91,7 +102,7 @@ def test_bits_that_nobody_documents_are_not_read(word: int) -> None:
 def test_what_has_no_word_is_refused_with_its_rule(
     scheduler: VgpuScheduler, round_robin: RoundRobin | None, words: str
 ) -> None:
-    reason = against(scheduler, round_robin)
+    reason = reason_not_encodable(scheduler, round_robin)
     assert reason is not None
     assert words in reason
     with pytest.raises(ValueError, match=re.escape(reason)):
@@ -129,9 +140,9 @@ def test_every_word_has_an_answer(word: int, round_robin: RoundRobin | None) -> 
 @pytest.mark.parametrize(
     ("word", "round_robin", "words"),
     [
-        (0x00030001, ADAPTIVE, "the driver takes 63 Hz"),
-        (0x003FF001, ADAPTIVE, "the driver takes 960 Hz"),
-        (0x00280001, PLAIN, "the driver takes 30 ms"),
+        (0x00030001, ADAPTIVE, "the driver uses 63 Hz"),
+        (0x003FF001, ADAPTIVE, "the driver uses 960 Hz"),
+        (0x00280001, PLAIN, "the driver uses 30 ms"),
         (0x00180013, ADAPTIVE, None),
     ],
 )
@@ -186,7 +197,7 @@ def warnings_for(*custody: Custody | None, cluster: str | None = "c") -> tuple[s
     ]
     clusters = {"c": Cluster("c", "desktops")}
     snapshot = Inventory("vc", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), {}, {}, clusters)
-    return setting_back(hosts, snapshot)
+    return warn_of_resets(hosts, snapshot)
 
 
 def test_nobody_else_is_nothing_to_say() -> None:

@@ -65,7 +65,7 @@ def test_an_older_vcenter_lists_none_and_goes_on_as_before(serve: Callable[[str]
 def test_a_size_is_set_by_its_mode_and_a_second_run_changes_nothing(bench: Bench) -> None:
     planned = bench.set(MIXED, apply=False)
     assert bench.effects == []
-    assert planned.plan.afterwards[0].startswith("only when the mode is set, vCenter reports")
+    assert planned.plan.afterwards[0].startswith("vCenter reports only when the mode is set")
     report = bench.set(MIXED)
     assert (report.exit_code, report.plan.afterwards, bench.effects) == (0, (), ["ConfigureDirectPathDevice"])
     [outcome] = report.outcomes

@@ -24,7 +24,7 @@ attributes:
 options:
   scheduler:
     description:
-      - Who gets the GPU's time.
+      - How the GPU's time is divided among its VMs.
     type: str
     choices: [best-effort, equal-share, fixed-share]
     required: true
@@ -48,7 +48,7 @@ options:
     default: []
   driver_branch:
     description:
-      - The branch of the hosts' driver, where vCenter does not tell it. Example V(R550).
+      - The branch of the hosts' driver, if vCenter does not report it. Example V(R550).
     type: str
   host:
     description:

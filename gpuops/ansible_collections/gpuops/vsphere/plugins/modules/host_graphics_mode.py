@@ -26,7 +26,7 @@ attributes:
 options:
   default_type:
     description:
-      - What a GPU without a setting of its own is.
+      - The graphics type of GPUs without their own setting.
     type: str
     choices: [shared, sharedDirect]
   type:
