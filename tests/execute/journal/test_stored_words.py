@@ -9,7 +9,7 @@ from typing import Final
 
 import gpuops
 from gpuops.execute.journal.record import RETURN_KINDS, IntentState, Kind
-from gpuops.execute.past.past_events import _VERBS
+from gpuops.execute.past.past_events import _COMMANDS
 from gpuops.execute.runs import CHANGE, RunKind
 from gpuops.model.nights.night_record import Role
 from gpuops.model.stored import stored_name
@@ -32,7 +32,7 @@ def test_the_runs_of_a_request_keep_their_kind() -> None:
     requests = {member for member in members if isinstance(member, type) and "run_kind" in vars(member)}
     kinds = sorted(vars(request)["run_kind"] for request in requests)
     assert kinds == RUN_KINDS
-    assert _VERBS.keys() <= set(kinds), "the history says these in words of its own"
+    assert _COMMANDS.keys() <= set(kinds), "the history says these in words of its own"
 
 
 def test_the_words_of_records_stay() -> None:
