@@ -52,7 +52,7 @@ class RunKind(StrEnum):
 
 ROTATION_RUNS = tuple(RunKind)
 CHANGE: Final = "change"
-"""The kind of run that a rolling change, or a defrag, is in journals."""
+"""The kind of run of a rolling change or a defrag, in journals."""
 EXCLUSIVE_RUNS: Final = (*ROTATION_RUNS, CHANGE)
 """A vCenter has at most one of these at a time."""
 RESUME: Final = "gpuops rotate resume"
@@ -259,24 +259,24 @@ def remembered_policy(journal: Journal | None) -> Policy:
 
 def note_witnesses(originals: Iterable[Original], inventory: Inventory, vcenter: Vcenter) -> tuple[Original, ...]:
     """Return the originals with later starts by other users, and with what in vCenter contradicts the journal."""
-    noted = note_later_starts(originals, inventory, vcenter)
-    still_open = [original for original in noted if not (original.returned or original.given_up)]
-    without_history = [Witness(original, find_original_vm(original, inventory)) for original in still_open]
-    witnesses = [_with_history(witness, vcenter) for witness in without_history]
+    originals_with_starts = note_later_starts(originals, inventory, vcenter)
+    still_open = [original for original in originals_with_starts if not (original.returned or original.given_up)]
+    witnesses = [_with_history(Witness(original, the_vm(original, inventory)), vcenter) for original in still_open]
     contradictions = judge_vcenter(witnesses).contradictions
     if not contradictions:
-        return noted
-    kept_open = {key_of(original) for original in still_open}
+        return originals_with_starts
+    open_keys = {key_of(original) for original in still_open}
     return tuple(
         replace(original, contradiction=contradictions.get(key_of(original), ""))
-        if key_of(original) in kept_open
+        if key_of(original) in open_keys
         else original
-        for original in noted
+        for original in originals_with_starts
     )
 
 
 def _with_history(witness: Witness, vcenter: Vcenter) -> Witness:
-    moment = witness.moment_to_search
+    """Return the witness with what vCenter's task history shows about its VM, if the witness asks about a moment."""
+    moment = witness.asks_about
     if moment is None or witness.vm is None:
         return witness
     ref = witness.vm.ref
@@ -295,16 +295,16 @@ def with_creation_of_strangers(
 
 
 def still_given_up(journal: Journal | None, site: Site, inventory: Inventory | None = None) -> tuple[Missed, ...]:
-    """Return those that are not back. Reads vCenter only if the journal has any."""
+    """Return the hosts and VMs that were given up and are not back. Reads vCenter only if the journal has any."""
     given_up_vms = journal.given_up() if journal is not None else ()
     return missed(given_up_vms, inventory or site.vcenter.inventory()) if given_up_vms else ()
 
 
 def note_returned(journal: Journal, inventory: Inventory) -> None:
-    """Note in the journal which of those are back."""
+    """Note in the journal which hosts and VMs that were given up are back."""
     returned = [given_up for given_up in journal.given_up() if is_back(given_up, inventory)]
     if returned:
-        journal.back(returned)
+        journal.record_back(returned)
 
 
 @contextmanager

@@ -59,6 +59,6 @@ def test_a_replacement_uses_only_what_the_pattern_has_matched() -> None:
 
 def test_a_definition_is_looked_up_by_its_qualified_name() -> None:
     assert file_of(ROOT, "StepExecutor.submit") == ("gpuops/execute/steps/step_executor.py", "StepExecutor.submit")
-    assert file_of(ROOT, "execute.steps.settle:_ends") == ("gpuops/execute/steps/settle.py", "_ends")
+    assert file_of(ROOT, "execute.steps.settle:_wait_for_ends") == ("gpuops/execute/steps/settle.py", "_wait_for_ends")
     with pytest.raises(ValueError, match="is defined in 0 files"):
         file_of(ROOT, "StepExecutor.nothing")

@@ -124,7 +124,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         host = self.host(step)
         return host is not None and task_satisfied(step, host)
 
-    def against(self, step: HostTask, host: Host) -> str | None:
+    def host_refusal(self, step: HostTask, host: Host) -> str | None:
         """Return None: `tasks` has already checked whether the host responds."""
         return None
 
@@ -136,19 +136,19 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         """Return a task of this kind that runs on the host now, no matter who started it."""
         return self.hosts.find_task(step)
 
-    def twice_is_once(self, step: HostTask, sent: Inventory) -> bool:
+    def may_be_repeated(self, step: HostTask, sent: Inventory) -> bool:
         """Return True: on a host without VMs the second request has no further effect."""
         return True
 
-    def comes_about(self, step: HostTask, *, repeated: bool) -> bool:
+    def is_seen_at_work(self, step: HostTask, *, repeated: bool) -> bool:
         """Return whether a reboot is going on: the host goes down, or was asked twice and may still do so."""
         return isinstance(step, RebootHost) and (repeated or self._goes_down(step))
 
-    def not_shown(self, step: HostTask) -> str:
+    def not_shown_reason(self, step: HostTask) -> str:
         """Return the reason for a task that shows no effect, although it succeeded or was not seen to end."""
         if isinstance(step, RebootHost):
             return f"it did not come back within {BACK_S / 60:.0f} min of its reboot"
-        return super().not_shown(step)
+        return super().not_shown_reason(step)
 
     # several tasks at once
 

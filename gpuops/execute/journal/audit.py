@@ -27,40 +27,44 @@ def verify(state_dir: Path, url: str = "", head: str = "") -> Audit:
     Raises StateDamaged for a database that cannot be read at all or has another schema, UsageError for text that is not
     a head.
     """
-    noted = _parse_head(head) if head else None
+    earlier_head = _parse_head(head) if head else None
     database = open_database(url) if url else file_database(state_dir)
     if database is None:
-        return Audit(str(state_dir / FILE_NAME), (), _cut_off(head, "there is no journal") if head else "")
+        return Audit(str(state_dir / FILE_NAME), (), _missing_head(head, "there is no journal") if head else "")
     with closing(database), database.reading() as connection:
         exists = has_journal(connection, database)
-        damage = _structure(connection)
-        chains = tuple(_chain(connection, vcenter) for vcenter in _vcenters(connection)) if exists else ()
-        if noted is not None and not (exists and _holds(connection, noted)):
-            damage = damage or _cut_off(head, "the journal does not have it")
+        damage = _check_file(connection)
+        chains = tuple(_audit_chain(connection, vcenter) for vcenter in _vcenters(connection)) if exists else ()
+        if earlier_head is not None and not (exists and _contains(connection, earlier_head)):
+            damage = damage or _missing_head(head, "the journal does not have it")
         return Audit(database.name, chains, damage)
 
 
 def _parse_head(head: str) -> tuple[int, str]:
+    """Return position and checksum of a head. Raises UsageError."""
     seq, _, checksum = head.partition(":")
     if not seq.isascii() or not seq.isdigit() or len(checksum) != len(GENESIS):
         raise UsageError(
-            f"{head!r} is no head of a journal", hint="use the line SEQ:CHECKSUM that gpuops rotate audit verify prints"
+            f"{head!r} is not a head of a journal",
+            hint="use the line SEQ:CHECKSUM that gpuops rotate audit verify prints",
         )
     return int(seq), checksum
 
 
-def _cut_off(head: str, reason: str) -> str:
-    return f"record {head} was noted, and {reason}: it was cut off, or another one put in its place"
+def _missing_head(head: str, reason: str) -> str:
+    return f"record {head} was noted, and {reason}: it was removed or replaced"
 
 
-def _holds(connection: Connection, noted: tuple[int, str]) -> bool:
-    table = records_table
-    matching = connection.execute(select(table.c.seq).where(table.c.seq == noted[0], table.c.checksum == noted[1]))
+def _contains(connection: Connection, head: tuple[int, str]) -> bool:
+    """Return whether the journal has the record with this position and checksum."""
+    seq, checksum = head
+    columns = records_table.c
+    matching = connection.execute(select(columns.seq).where(columns.seq == seq, columns.checksum == checksum))
     return matching.first() is not None
 
 
-def _structure(connection: Connection) -> str:
-    """Return SQLite's report about its file; PostgreSQL checks its pages by itself."""
+def _check_file(connection: Connection) -> str:
+    """Return the damage that SQLite finds in its file; "" if it finds none. PostgreSQL checks its pages by itself."""
     if connection.dialect.name != "sqlite":
         return ""
     answer = connection.scalar(text("PRAGMA integrity_check(1)"))
@@ -68,6 +72,7 @@ def _structure(connection: Connection) -> str:
 
 
 def _vcenters(connection: Connection) -> list[str]:
+    """Return the names of all chains: uuids of vCenters with a journal, and `book of UUID` for their books."""
     names = [select(records_table.c.vcenter), select(heads_table.c.vcenter)]
     if inspect(connection).has_table(book_table.name):
         names.append(select(BOOK_OF + book_table.c.vcenter).where(book_table.c.version > 0))
@@ -75,36 +80,37 @@ def _vcenters(connection: Connection) -> list[str]:
     return sorted(vcenter for vcenter in uuids if isinstance(vcenter, str))  # a torn page may hold anything
 
 
-def _chain(connection: Connection, vcenter: str) -> AuditedChain:
+def _audit_chain(connection: Connection, vcenter: str) -> AuditedChain:
     """Check the records of one vCenter, up to the first that is wrong."""
-    links = Chain(vcenter)
-    content = _Book(vcenter.removeprefix(BOOK_OF)) if vcenter.startswith(BOOK_OF) else _Journal(JournalState(vcenter))
+    chain = Chain(vcenter)
+    is_book = vcenter.startswith(BOOK_OF)
+    content = _BookAudit(vcenter.removeprefix(BOOK_OF)) if is_book else _JournalAudit(JournalState(vcenter))
     last_good_seq, moments = 0, list[datetime]()
     head, damage = f"0:{GENESIS}", ""
     try:
         end = head_of(connection, vcenter)
         for row in rows_of(connection, vcenter, 0):
-            moments[1:] = [content.take_in(links, row)]  # the first and the latest
-            last_good_seq = links.seq
-            head = f"{links.seq}:{links.checksum}"
-        links.ends_at(end.seq, end.checksum)
-        content.compare(connection, links.seq)
+            moments[1:] = [content.take_in(chain, row)]  # keeps the first moment and replaces the latest
+            last_good_seq = chain.seq
+            head = f"{chain.seq}:{chain.checksum}"
+        chain.ends_at(end.seq, end.checksum)
+        content.compare(connection, chain.seq)
     except Broken as broken:
         damage = str(broken)
     first, last = (moments[0], moments[-1]) if moments else (None, None)
     return AuditedChain(vcenter, last_good_seq, first, last, head, damage)
 
 
-class _Journal:
-    """The records of a vCenter, and what they come to."""
+class _JournalAudit:
+    """Computes the state of a vCenter's journal again, to compare each checkpoint with it."""
 
     def __init__(self, state: JournalState) -> None:
         self._state = state
 
-    def take_in(self, links: Chain, row: Row[Any]) -> datetime:
+    def take_in(self, chain: Chain, row: Row[Any]) -> datetime:
         """Apply the record, and return its time. Raises Broken, also for a record that contains something impossible,
         although its checksum matches."""
-        record = links.follow(row)
+        record = chain.follow(row)
         try:
             if record.kind is Kind.CHECKPOINT and record.body["fold"] == FOLD:
                 computed_body = json.loads(text_of(dump_state(self._state)))
@@ -119,16 +125,17 @@ class _Journal:
         """Do nothing: the records are all that there is."""
 
 
-class _Book:
-    """The changes of a vCenter's book, and the last entry about each record."""
+class _BookAudit:
+    """Reads the entries about a vCenter's book, to compare each record of the book with its last entry."""
 
     def __init__(self, vcenter: str) -> None:
         self._vcenter = vcenter
         self._entries: dict[tuple[str, str], tuple[int, str]] = {}
+        """Kind and key of a record -> its version and SHA-256 by the last entry; the latter is "" if it was removed."""
 
-    def take_in(self, links: Chain, row: Row[Any]) -> datetime:
+    def take_in(self, chain: Chain, row: Row[Any]) -> datetime:
         """Note the entry, and return its time. Raises Broken."""
-        links.check(row)
+        chain.check(row)
         try:
             entry = json.loads(row.body)
             self._entries[entry["kind"], entry["key"]] = (entry["version"], entry["sha256"])
@@ -137,11 +144,13 @@ class _Book:
             raise Broken(row.seq, f"this version cannot read it: {error!r}") from error
 
     def compare(self, connection: Connection, seq: int) -> None:
-        """Raise Broken for a record of the book that is not as its last entry says."""
+        """Raise Broken for a record of the book that differs from its last entry."""
         missing = {place for place, (_, sha256) in self._entries.items() if sha256}
         for row in connection.execute(select(book_table).where(book_table.c.vcenter == self._vcenter)):
             entry = self._entries.get((row.kind, row.key))
-            if (row.version != 0) if entry is None else (entry != (row.version, sha256_of(row.body))):
+            # a record of version 0 was taken over from an earlier gpuops and has no entry yet
+            is_wrong = row.version != 0 if entry is None else entry != (row.version, sha256_of(row.body))
+            if is_wrong:
                 raise Broken(seq, f"{row.kind} {row.key} of the book is not as gpuops wrote it last")
             missing.discard((row.kind, row.key))
         for kind, key in sorted(missing):

@@ -72,13 +72,13 @@ class BookKind(Generic[Body]):
     """One kind of record."""
 
     name: str
-    """In the table. It never changes."""
+    """Its name in the table, which never changes."""
     type: type[Body]
     """A dataclass with stored names."""
     called: str
-    """What messages call a record: a text with `{key}`."""
+    """The name of a record in messages: a text with `{key}`."""
     hint: str
-    """The next move where a record cannot be read."""
+    """The next step of the admin if a record cannot be read."""
 
 
 class BookView:
@@ -120,8 +120,8 @@ class BookChange(BookView):
     def put(self, kind: BookKind[Body], key: str, record: Body) -> None:
         """Write the record, unless it is stored exactly like this."""
         body = msgspec.json.encode(to_stored(record)).decode()
-        mine = self._at(kind, key)
-        stored = self._writes_to.execute(select(book_table.c.version, book_table.c.body).where(*mine)).one_or_none()
+        is_this = self._matches(kind, key)
+        stored = self._writes_to.execute(select(book_table.c.version, book_table.c.body).where(*is_this)).one_or_none()
         if stored is not None and stored.body == body:
             return
         version = 1 if stored is None else stored.version + 1
@@ -130,29 +130,31 @@ class BookChange(BookView):
             place = {"vcenter": self._vcenter, "kind": kind.name, "key": key}
             self._writes_to.execute(insert(book_table).values(**place, **fields))
         else:
-            self._writes_to.execute(update(book_table).where(*mine).values(**fields))
-        self._enter(kind, key, version, sha256_of(body))  # `rotate audit verify` compares the record with this
+            self._writes_to.execute(update(book_table).where(*is_this).values(**fields))
+        self._append_entry(kind, key, version, sha256_of(body))  # `rotate audit verify` compares the record with this
 
     def remove(self, kind: BookKind[Body], key: str) -> None:
         """Delete the record, if there is one."""
-        if self._writes_to.execute(delete(book_table).where(*self._at(kind, key))).rowcount:
-            self._enter(kind, key, 0, "")
+        if self._writes_to.execute(delete(book_table).where(*self._matches(kind, key))).rowcount:
+            self._append_entry(kind, key, 0, "")
 
     def confirm(self, kind: BookKind[Body], key: str) -> None:
         """Note that the record still holds, without a change."""
-        self._writes_to.execute(update(book_table).where(*self._at(kind, key)).values(changed_at=func.now()))
+        self._writes_to.execute(update(book_table).where(*self._matches(kind, key)).values(changed_at=func.now()))
 
     def unconfirmed(self, kind: BookKind[Body], time: timedelta) -> frozenset[str]:
-        """Return the keys of records that for so long were neither changed nor confirmed, by the database's clock."""
+        """Return the keys of records that were neither changed nor confirmed for this time, by the database's clock."""
         query = select(book_table.c.key, book_table.c.changed_at, func.now().label("now"))
-        mine = (book_table.c.vcenter == self._vcenter, book_table.c.kind == kind.name)
-        rows = self._writes_to.execute(query.where(*mine))
+        rows = self._writes_to.execute(
+            query.where(book_table.c.vcenter == self._vcenter, book_table.c.kind == kind.name)
+        )
         return frozenset(str(row.key) for row in rows if row.changed_at < row.now - time)
 
-    def _at(self, kind: BookKind[Body], key: str) -> tuple[ColumnElement[bool], ...]:
+    def _matches(self, kind: BookKind[Body], key: str) -> tuple[ColumnElement[bool], ...]:
         return book_table.c.vcenter == self._vcenter, book_table.c.kind == kind.name, book_table.c.key == key
 
-    def _enter(self, kind: BookKind[Body], key: str, version: int, sha256: str) -> None:
+    def _append_entry(self, kind: BookKind[Body], key: str, version: int, sha256: str) -> None:
+        """Append the entry about this change to the chain. Raises StateDamaged."""
         entry = {"kind": kind.name, "key": key, "version": version, "sha256": sha256}
         try:
             append_entry(self._writes_to, f"{BOOK_OF}{self._vcenter}", clock.wall_clock(), entry)
@@ -199,7 +201,7 @@ class Book:
             yield BookView(None, None, self._vcenter)
             return
         with self.database.reading() as connection:
-            yield BookView(connection, _source(connection, self.database), self._vcenter)
+            yield BookView(connection, _records_source(connection, self.database), self._vcenter)
 
     @contextmanager
     def changing(self) -> Iterator[BookChange]:
@@ -238,7 +240,7 @@ def take_over(earlier: Database, book: Book) -> None:
 
 
 def has_earlier_records(database: Database) -> bool:
-    """Whether the database has tables of an earlier version. Raises StateDamaged."""
+    """Return whether the database has tables of an earlier version. Raises StateDamaged."""
     with database.reading() as connection:
         return _earlier_records(connection) is not None
 
@@ -262,7 +264,8 @@ def sha256_of(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()
 
 
-def _source(connection: Connection, database: Database) -> FromClause | None:
+def _records_source(connection: Connection, database: Database) -> FromClause | None:
+    """Return the table of the book, before an upgrade a query over the earlier tables in its place, or None."""
     return book_table if database.revision(connection) == HEAD else _earlier_records(connection)
 
 

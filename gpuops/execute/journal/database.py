@@ -1,10 +1,11 @@
-"""A journal's database: its tables, and transactions whose failures become StateDamaged; measurements use it too.
+"""A journal's database: its tables, their upgrade, and transactions whose failures become StateDamaged.
 
-Delays signals that end the process by an exception until a block has ended. An exception from a handler (SIGINT's own,
-the command line's for SIGTERM and SIGHUP) may be raised between any two instructions. In the middle of a commit, or of
-closing a database, the code cannot handle it.
+Stores of measurements use it too. `upgrade` brings the tables to the revision of this gpuops by alembic, in one
+transaction.
 
-`upgrade` brings the tables to the revision of this gpuops by alembic, in one transaction.
+Signals that end the process by an exception are delayed until a transaction has begun or ended (`uninterrupted`). A
+handler (SIGINT's own, the command line's for SIGTERM and SIGHUP) may raise it between any two instructions, and in the
+middle of a commit, or of closing a database, the code could not handle it.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a process of gpuops."""
 
 
 @contextmanager
@@ -72,7 +74,7 @@ def uninterrupted() -> Iterator[None]:
                 handler = signal.getsignal(number)
                 if callable(handler):
                     stack.callback(signal.signal, number, handler)
-                    signal.signal(number, _later(handler, postponed_calls))
+                    signal.signal(number, _postpone(handler, postponed_calls))
             yield
     finally:
         for handle in postponed_calls:
@@ -83,24 +85,26 @@ def uninterrupted() -> Iterator[None]:
 def with_uninterrupted_ends(block: AbstractContextManager[T]) -> Iterator[T]:
     """Return the block with its beginning and end protected; the part between them may be interrupted."""
 
-    def leave(*raised: Any) -> bool | None:
+    def exit_uninterrupted(*raised: Any) -> bool | None:
         with uninterrupted():
             return block.__exit__(*raised)
 
     with ExitStack() as stack:
         with uninterrupted():
             entered = block.__enter__()
-            stack.push(leave)
+            stack.push(exit_uninterrupted)
         yield entered
 
 
-def _later(
-    handler: Callable[[int, FrameType | None], object], came: list[Callable[[], object]]
+def _postpone(
+    handler: Callable[[int, FrameType | None], object], postponed_calls: list[Callable[[], object]]
 ) -> Callable[[int, FrameType | None], None]:
-    def note(number: int, frame: FrameType | None) -> None:
-        came.append(lambda: handler(number, frame))
+    """Return a handler that only adds the call of this handler to `postponed_calls`."""
 
-    return note
+    def postpone(number: int, frame: FrameType | None) -> None:
+        postponed_calls.append(lambda: handler(number, frame))
+
+    return postpone
 
 
 SCHEMA_VERSION: Final = 2
@@ -118,7 +122,7 @@ records_table = Table(
     "journal",
     metadata,
     Column("vcenter", String, primary_key=True),
-    Column("seq", BigInteger, primary_key=True, autoincrement=False),  # two that append at once: one of them loses
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),  # of two processes that append at once, one fails
     Column("run", String, nullable=False),
     Column("kind", String, nullable=False),
     Column("at", String, nullable=False),
@@ -130,7 +134,7 @@ heads_table = Table(
     "journal_heads",
     metadata,
     Column("vcenter", String, primary_key=True),
-    Column("seq", BigInteger, nullable=False),  # rows that are missing at the end are missed here
+    Column("seq", BigInteger, nullable=False),  # shows whether rows are missing at the end
     Column("checksum", String, nullable=False),
     Column("checkpoint", BigInteger, nullable=False),  # where reading may begin; 0 = at the first record
 )
@@ -146,10 +150,10 @@ book_table = Table(
     Column("body", String, nullable=False),
     Column("changed_at", DateTime(timezone=True), nullable=False),  # or confirmed; by the database's clock
 )
-"""What lives longer than a run; see `book`."""
+"""Records that live longer than a run; see `book`."""
 
 BOOK_OF: Final = "book of "
-"""The chain with the changes of a vCenter's book has this before the vCenter's uuid."""
+"""The name of the chain with the changes of a vCenter's book: this text, then the vCenter's uuid."""
 
 RETURN_HINT: Final = "gpuops rotate day --policy FILE returns every desktop from vCenter's markers alone"
 MARKERS_HINT: Final = (
@@ -162,7 +166,7 @@ NOTHING_TAKEN: Final = (
 _WRITING: Final = "gpuops_writing"
 BUSY_S: Final = 10.0
 """How long a process waits for another one that writes."""
-_AGAIN_S: Final = 0.05
+_WAL_RETRY_S: Final = 0.05
 
 
 class Database:
@@ -252,27 +256,28 @@ def _size_pages(page_bytes: int, connection: sqlite3.Connection, _record: object
 
 
 def _make_durable(connection: object, _record: object) -> None:
-    # The driver would begin a transaction late, and let a reader become a writer: that one fails when another wrote.
+    # `_begin` begins transactions. The driver would begin them late and let a reader become a writer, which fails if
+    # another process has written meanwhile.
     connection.isolation_level = None  # type: ignore[attr-defined]
     cursor = connection.cursor()  # type: ignore[attr-defined]
     cursor.execute(f"PRAGMA busy_timeout={BUSY_S * 1000:.0f}")
-    _into_wal(cursor)
+    _switch_to_wal(cursor)
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
 
 
-def _into_wal(cursor: sqlite3.Cursor) -> None:
+def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
     """Switch to WAL mode, retrying while another process switches a new file or closes it last.
 
     SQLite refuses this at once in those cases, whatever the timeout (sqlite.org/wal.html, Sometimes Queries Return
     SQLITE_BUSY In WAL Mode).
     """
-    for left_s in clock.rounds((_AGAIN_S,), BUSY_S):
+    for remaining_s in clock.rounds((_WAL_RETRY_S,), BUSY_S):
         try:
             cursor.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
             # the low byte is the primary code: extended codes such as SQLITE_BUSY_RECOVERY add higher bits
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not left_s:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not remaining_s:
                 raise
         else:
             return
@@ -305,13 +310,13 @@ def has_journal(connection: Connection, database: Database) -> bool:
 
 HasTables = Callable[[Connection, Database], bool]
 """Whether a database has tables of this kind. Raises StateDamaged where this gpuops cannot read them."""
-_NO_RIGHT: Final = "42501"
+_INSUFFICIENT_PRIVILEGE: Final = "42501"
 """PostgreSQL's insufficient_privilege."""
 _LOG: Final = logging.getLogger(__name__)
 _SITE_REQUESTS: Final = text("SELECT name, site FROM site_requests ORDER BY name")
 _ALEMBIC: Final = Lock()
 """Alembic keeps its context in module variables: a process runs one upgrade at a time."""
-_TURN_S: Final = 30
+_ALEMBIC_WAIT_S: Final = 30
 """How long to wait for the upgrade of another thread: its database may not answer."""
 
 
@@ -321,8 +326,8 @@ def bring_up(database: Database, contents: Contents) -> None:
     The database stays open. While another process upgrades it, this one waits. An interrupted upgrade changes nothing.
     """
     with database.reading() as connection:
-        is_there = database.revision(connection) == HEAD
-    if not is_there:
+        is_current = database.revision(connection) == HEAD
+    if not is_current:
         upgrade(database, contents)
 
 
@@ -363,18 +368,18 @@ def upgrade(database: Database, contents: Contents) -> str | None:
     try:
         with database.writing() as connection:
             hold_to_the_end(connection, DatabaseLock.TABLES)
-            before = database.revision(connection)
+            revision_before = database.revision(connection)
             dropped = ""
-            if before != HEAD:
+            if revision_before != HEAD:
                 dropped = _dropped_requests(connection)
-                with _turn(database):
+                with _one_upgrade_at_a_time(database):
                     command.upgrade(_alembic_config(connection, contents), "head")
         if dropped:
             _LOG.warning("warning: %s: %s", database.name, dropped)
-        return before
+        return revision_before
     except StateDamaged as failed:
         # an account that may not change tables gets an error with the command for one that may
-        raise _without_right(database, failed) or failed from failed.__cause__
+        raise _missing_privilege_error(database, failed) or failed from failed.__cause__
 
 
 def statements(database: Database) -> str:
@@ -392,7 +397,7 @@ def statements(database: Database) -> str:
         if dropped := _dropped_requests(connection):
             printed.write(f"-- warning: {dropped}\n")
         configured = _alembic_config(connection, Contents.JOURNAL, printed)
-        with _turn(database):
+        with _one_upgrade_at_a_time(database):
             command.upgrade(configured, f"{before}:head" if before else "head", sql=True)
     return printed.getvalue().strip() + "\n"
 
@@ -411,10 +416,11 @@ def _dropped_requests(connection: Connection) -> str:
 
 
 @contextmanager
-def _turn(database: Database) -> Iterator[None]:
-    if not _ALEMBIC.acquire(timeout=_TURN_S):
+def _one_upgrade_at_a_time(database: Database) -> Iterator[None]:
+    """Keep other threads of this process from upgrading during the block. Raises StateDamaged after a long wait."""
+    if not _ALEMBIC.acquire(timeout=_ALEMBIC_WAIT_S):
         raise StateDamaged(
-            f"the tables of {database.name} were not upgraded: another upgrade here takes over {_TURN_S} s",
+            f"the tables of {database.name} were not upgraded: another upgrade takes longer than {_ALEMBIC_WAIT_S} s",
             hint=f"run the command again later; until then {RETURN_HINT}",
         )
     try:
@@ -426,17 +432,18 @@ def _turn(database: Database) -> Iterator[None]:
 def _alembic_config(connection: Connection, contents: Contents, output: StringIO | None = None) -> Config:
     from alembic.config import Config
 
-    everything = connection.dialect.name == "postgresql"
+    has_all_tables = connection.dialect.name == "postgresql"
     configured = Config(output_buffer=output, attributes={
-        "connection": connection, "contents": frozenset(Contents) if everything else {contents}
+        "connection": connection, "contents": frozenset(Contents) if has_all_tables else {contents}
     })  # fmt: skip
     folder = str(Path(migrations.__file__).parent)
     configured.set_main_option("script_location", folder.replace("%", "%%"))
     return configured
 
 
-def _without_right(database: Database, failed: StateDamaged) -> StateDamaged | None:
-    if getattr(getattr(failed.__cause__, "orig", None), "sqlstate", None) != _NO_RIGHT:
+def _missing_privilege_error(database: Database, failed: StateDamaged) -> StateDamaged | None:
+    """Return the error for an account that may not change tables; None if the upgrade failed for another reason."""
+    if getattr(getattr(failed.__cause__, "orig", None), "sqlstate", None) != _INSUFFICIENT_PRIVILEGE:
         return None
     return StateDamaged(
         f"{failed.message}: this account may not make or change the tables of {database.name}",

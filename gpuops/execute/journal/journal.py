@@ -24,7 +24,7 @@ CHECKPOINT_EVERY: Final = 2000
 """Records between two checkpoints: at most this many records, and those of one run, are read."""
 
 TRIES: Final = 100
-"""How many times other processes may append first before gpuops reports damage."""
+"""How often other processes may append first before gpuops gives up."""
 
 
 Draft = tuple[str, Kind, Mapping[str, Any]]
@@ -46,10 +46,10 @@ class Journal(JournalReads):
         `returning`: for a run that only brings VMs back. It continues if the journal cannot be used (`lost`).
         """
 
-        def opening() -> Store:
+        def open_this_store() -> Store:
             return open_store(state_dir, url, vcenter)
 
-        return cls(FallbackStore(opening) if returning else opening(), vcenter, clock)
+        return cls(FallbackStore(open_this_store) if returning else open_this_store(), vcenter, clock)
 
     def alive(self) -> None:
         """Tell other processes of this machine that the run is alive."""
@@ -122,20 +122,20 @@ class Journal(JournalReads):
 
         def draft(state: JournalState) -> list[Draft]:
             nonlocal op_id
-            mine = state.runs.get(run.id)
-            if mine is None:
+            open_run = state.runs.get(run.id)
+            if open_run is None:
                 raise Locked(
                     f"another gpuops has ended this {run.kind}: nothing more is sent",
                     hint="gpuops rotate status shows what is under way",
                 )
-            op_id = f"gpuops-{run.id}-{len(mine.intents) + 1}"
+            op_id = f"gpuops-{run.id}-{len(open_run.intents) + 1}"
             return [(run.id, Kind.INTENT, {"op": op_id, **effect})]
 
         self._append(draft)
         return op_id
 
     def record_task(self, op_id: str, task: str) -> None:
-        self._append(lambda _: [(_run_of(op_id), Kind.SUBMITTED, {"op": op_id, "task": task})])
+        self._append(lambda _: [(_run_id_of(op_id), Kind.SUBMITTED, {"op": op_id, "task": task})])
 
     def record_outcome(
         self,
@@ -164,7 +164,7 @@ class Journal(JournalReads):
             body["suspended"] = suspended_at.isoformat()
         if started_at is not None:
             body["started"] = started_at.isoformat()
-        self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
+        self._append(lambda _: [(_run_id_of(op_id), Kind.SETTLED, body)])
 
     def save(self, originals: Sequence[Mapping[str, Any]], run: Run | None = None) -> None:
         """Store VMs as they are before the night of this run takes them; what is already stored is not changed."""
@@ -190,8 +190,8 @@ class Journal(JournalReads):
         """
 
         def draft(state: JournalState) -> list[Draft]:
-            mine = state.runs.get(run.id) if run is not None else None
-            noted_refs = state.given_up.keys() if mine is None else mine.given_up
+            open_run = state.runs.get(run.id) if run is not None else None
+            noted_refs = state.given_up.keys() if open_run is None else open_run.given_up
             drafts: list[Draft] = []
             for thing in given_up:
                 if thing.ref not in noted_refs:
@@ -205,8 +205,8 @@ class Journal(JournalReads):
 
         self._append(draft)
 
-    def back(self, returned: Sequence[GivenUp]) -> None:
-        """Record those that are back after all."""
+    def record_back(self, returned: Sequence[GivenUp]) -> None:
+        """Record the hosts and VMs that were given up and are back after all."""
 
         def draft(state: JournalState) -> list[Draft]:
             return [
@@ -221,14 +221,13 @@ class Journal(JournalReads):
         """Record that the night of the policy of this name is not to be taken; with `skipped` False, that it is."""
         self._append(lambda _: [("", Kind.SKIP, {"policy": policy, "night": night, "skipped": skipped})])
 
-    def _append(self, drafted: Callable[[JournalState], list[Draft]]) -> JournalState:
-        """Append what `drafted` returns for the latest state; if another process was first, call it again on the new
-        state."""
+    def _append(self, make_drafts: Callable[[JournalState], list[Draft]]) -> JournalState:
+        """Append what `make_drafts` returns for the latest state; if another process appended first, call it again."""
         # the state may be old: the store refuses an append after a record that this process has not read (Overtaken)
         state = self._state or self.state
         for _ in range(TRIES):
             at = self.clock()
-            drafts = drafted(state)
+            drafts = make_drafts(state)
             if not drafts:
                 return state
             records = [Record(seq, run, kind, at, body) for seq, (run, kind, body) in enumerate(drafts, state.seq + 1)]
@@ -284,5 +283,6 @@ def _is_held(saved: Saved, thing: GivenUp) -> bool:
     return saved.uuid == thing.uuid if saved.uuid is not None and thing.uuid is not None else saved.vm == thing.ref
 
 
-def _run_of(op_id: str) -> str:
+def _run_id_of(op_id: str) -> str:
+    """Return the id of the run in an op id of `intend`: `gpuops-RUN-NUMBER`."""
     return op_id.split("-")[1]

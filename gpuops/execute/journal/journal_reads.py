@@ -25,7 +25,7 @@ class BegunSince(Locked):
 
     def __init__(self) -> None:
         super().__init__(
-            "another gpuops has begun on this vCenter since this one looked: nothing was sent",
+            "another run of gpuops has begun on this vCenter since this one read it: nothing was sent",
             hint="gpuops rotate status shows what is under way",
         )
 
@@ -96,10 +96,10 @@ class JournalReads:
         `returning`: for a run that only brings VMs back. It continues if the journal cannot be used (`lost`).
         """
 
-        def opening() -> Store:
+        def open_this_store() -> Store:
             return look_into_store(state_dir, url, vcenter) or MemoryStore()
 
-        store = FallbackStore(opening) if returning else look_into_store(state_dir, url, vcenter)
+        store = FallbackStore(open_this_store) if returning else look_into_store(state_dir, url, vcenter)
         return cls(store, vcenter, clock) if store is not None else None
 
     def close(self) -> None:
@@ -148,6 +148,7 @@ class JournalReads:
         return state
 
     def _abandon(self, damaged: StateDamaged, state: JournalState) -> JournalState:
+        """Continue in memory after this state in a return, and return the state; in any other run raise `damaged`."""
         if not isinstance(self._store, FallbackStore):
             raise damaged
         self._store.abandon(damaged, state.seq)
@@ -207,34 +208,36 @@ class JournalReads:
         If another version wrote a step that this one cannot read, a return continues without its journal ([]), and any
         other run raises StateDamaged.
         """
-        mine = self.state.runs.get(run.id)
-        if mine is None:
+        open_run = self.state.runs.get(run.id)
+        if open_run is None:
             return []
         try:
             return [
                 (intended, load_step(intended.step))
-                for intended in mine.intents.values()
+                for intended in open_run.intents.values()
                 if intended.state in OPEN_STATES
             ]
         except StateDamaged as damaged:
-            later = StateDamaged(damaged.message, hint=f"use the gpuops that wrote it; until then {MARKERS_HINT}")
-            self._state = self._abandon(later, JournalState(self.vcenter))
+            by_later_version = StateDamaged(
+                damaged.message, hint=f"use the gpuops that wrote it; until then {MARKERS_HINT}"
+            )
+            self._state = self._abandon(by_later_version, JournalState(self.vcenter))
             return []
 
     def tasks_of(self, run: Run) -> frozenset[str]:
         """Return the tasks in vCenter that are known to be of this run, whether or not they have ended."""
-        mine = self.state.runs.get(run.id)
-        intents = mine.intents.values() if mine is not None else ()
+        open_run = self.state.runs.get(run.id)
+        intents = open_run.intents.values() if open_run is not None else ()
         return frozenset(intended.task for intended in intents if intended.task is not None)
 
     def starts_of(self, run: Run) -> Mapping[str, bool]:
         """Return by VM ref whether its start by the run succeeded; starts without a known outcome are left out."""
-        mine = self.state.runs.get(run.id)
-        starts = (
-            [intended for intended in mine.intents.values() if intended.kind == "PowerOnVm"] if mine is not None else []
-        )
+        open_run = self.state.runs.get(run.id)
+        intents = open_run.intents.values() if open_run is not None else ()
         return {
-            intended.vm: intended.state is IntentState.DONE for intended in starts if intended.state not in OPEN_STATES
+            intended.vm: intended.state is IntentState.DONE
+            for intended in intents
+            if intended.kind == "PowerOnVm" and intended.state not in OPEN_STATES
         }
 
     def given_up(self) -> tuple[GivenUp, ...]:

@@ -1,5 +1,4 @@
-"""The state that the records of a journal add up to, computed record by record: the same records always give the same
-state.
+"""The state of a journal, computed record by record: the same records always give the same state.
 
 It stays small: a run that ended and a VM that came back are forgotten after a while, and only the latest durations are
 kept. What is open or owed is never forgotten.
@@ -33,10 +32,11 @@ DURATIONS_KEPT: Final = 20
 checkpoint."""
 
 TAKING: Final = frozenset({"SuspendVm", "PowerOnVm", "ShutDownGuest"})
+"""Steps by which a night takes a VM."""
 RETURNING: Final = frozenset({"ResumeVm", "PowerOnVm"})
 """Steps that bring a desktop back: the first of them ends the night, unless the run is limited to some VMs by name."""
-LATE_TO_TELL: Final = TAKING | {"SetVmDrs"}
-"""Steps that a return undoes, and that it must not take for undone when they are only late."""
+MAY_TAKE_EFFECT_LATE: Final = TAKING | {"SetVmDrs"}
+"""Steps that a return undoes. If the outcome of one is unknown, it may still take effect after the return looked."""
 _UNDONE_BY: Final = {
     Role.DESKTOP: ("ResumeVm",),
     Role.SHUT_DOWN: ("PowerOnVm", "ResumeVm"),
@@ -46,7 +46,7 @@ _UNDONE_BY: Final = {
 
 
 class JournalState:
-    """All that must be known to decide, for one vCenter. Only `apply` changes it."""
+    """What a run must know about one vCenter to decide what to do. Only `apply` changes it."""
 
     def __init__(self, vcenter: str) -> None:
         self.vcenter = vcenter
@@ -95,13 +95,13 @@ class JournalState:
             case Kind.BEGUN:
                 self._apply_begun(record)
             case Kind.ORIGINAL:
-                self._original(record)
+                self._apply_original(record)
             case Kind.RETURNED:
                 self._apply_returned(record)
             case Kind.SKIP:
-                self._skip(record.body)
+                self._apply_skip(record.body)
             case Kind.GIVEN_UP:
-                self._given_up(record)
+                self._apply_given_up(record)
             case Kind.ENDED:
                 self._note_change(record)
                 self.runs.pop(record.run, None)
@@ -130,15 +130,15 @@ class JournalState:
 
     def _forget(self, before: datetime) -> None:
         """Forget VMs that returned before this moment, and skips, counts and leases of nights before it."""
-        past = [
+        forgotten_keys = [
             key
             for key, saved in self.originals.items()
             if saved.returned is not None
             # an ML VM that was suspended for desktops is remembered longer
-            and saved.returned < (before if not _gave_way(saved) else before - KEPT_SUSPENDED)
+            and saved.returned < (before if not _was_suspended_for_desktops(saved) else before - KEPT_SUSPENDED)
             and saved.vm not in self.given_up
         ]
-        for key in past:
+        for key in forgotten_keys:
             del self.originals[key]
             self.takes.pop(key, None)
             self.gates.pop(key, None)
@@ -158,14 +158,15 @@ class JournalState:
         if night is not None:
             self.leases.setdefault(night, set()).add(number)
 
-    def _skip(self, body: Mapping[str, Any]) -> None:
+    def _apply_skip(self, body: Mapping[str, Any]) -> None:
         skip = (body["policy"], body["night"])
         if body["skipped"]:
             self.skips.add(skip)
         else:
             self.skips.discard(skip)
 
-    def _given_up(self, record: Record) -> None:
+    def _apply_given_up(self, record: Record) -> None:
+        """Note a host or VM that an admin gave up, or that is back after all."""
         body = record.body
         ref = body["ref"]
         if not body["given_up"]:
@@ -176,7 +177,7 @@ class JournalState:
         kind_of_thing, uuid, name, of, runs = (body[key] for key in ("thing", "uuid", "name", "of", "runs"))
         self.given_up[ref] = GivenUp(Thing(kind_of_thing), ref, uuid, name, of, record.at, runs)
 
-    def _original(self, record: Record) -> None:
+    def _apply_original(self, record: Record) -> None:
         """Save a VM as it was before its night took it."""
         body = record.body
         key = self.key_of(body["night"], body["vm"], body["uuid"])
@@ -208,9 +209,9 @@ class JournalState:
 
     def _policy_of(self, run: str, night: str) -> str:
         """Return the policy of the run that saved the VM. Older records do not name the run: it had just begun."""
-        named = self.runs.get(run)
-        if named is not None:
-            return named.run.policy
+        named_run = self.runs.get(run)
+        if named_run is not None:
+            return named_run.run.policy
         return next(
             (open_run.run.policy for open_run in reversed(self.runs.values()) if open_run.run.night == night), ""
         )
@@ -219,28 +220,29 @@ class JournalState:
         """Apply an effect about to be sent. It counts as sent until its outcome says otherwise."""
         body = record.body
         intended = Intended(body["op"], body["step"], datetime.fromisoformat(body["seen"]), body["before"])
-        of = self.runs.get(record.run)
-        if of is None:  # `Journal.intend` refuses that; such a record is no reason to distrust all others
+        open_run = self.runs.get(record.run)
+        if open_run is None:  # `Journal.intend` refuses that; such a record is no reason to distrust all others
             return
-        of.intents[intended.op_id] = intended
-        if of.run.night is not None and intended.kind in TAKING:
+        open_run.intents[intended.op_id] = intended
+        run, night = open_run.run, open_run.run.night
+        if night is not None and intended.kind in TAKING:
             # a VM that a night takes again is no longer given up
             for ref in [
                 ref for ref, given_up in self.given_up.items() if _is_of(intended, given_up.ref, given_up.uuid)
             ]:
                 del self.given_up[ref]
-            self._took(of.run.night, intended, 1)
-            self._taken_anew(of.run, of.run.night, intended)
-        if of.run.night is not None and intended.kind == "CloseGate":
-            self._gate_closed(of.run.night, intended, 1)
-        if of.run.returns and intended.before.get("power") == PowerState.OFF:  # it had stopped before this return
+            self._count_take(night, intended, 1)
+            self._note_taken_again(run, night, intended)
+        if night is not None and intended.kind == "CloseGate":
+            self._count_gate_close(night, intended, 1)
+        if run.returns and intended.before.get("power") == PowerState.OFF:  # it had stopped before this return
             self._note_stop(intended, record.at)
         # a return of all VMs has begun to bring desktops back: their nights are over
-        if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
+        if intended.kind in RETURNING and night is None and not run.vms:
             saved_of = (saved for saved in self.originals.values() if _is_of(intended, saved.vm, saved.uuid))
             self.over.update(saved.night for saved in saved_of if saved.returned is None and saved.role is not Role.ML)
 
-    def _taken_anew(self, run: Run, night: str, intended: Intended) -> None:
+    def _note_taken_again(self, run: Run, night: str, intended: Intended) -> None:
         """Note that a night took the VM again: a night that was cut off and closed by a return may be run again."""
         if intended.kind == "PowerOnVm":
             for original in self.originals.values():
@@ -253,11 +255,13 @@ class JournalState:
             saved.stopped = False
             saved.policy = run.policy or saved.policy
 
-    def _took(self, night: str, intended: Intended, count: int) -> None:
+    def _count_take(self, night: str, intended: Intended, count: int) -> None:
+        """Add `count`, which may be negative, to the effects of the night that took this VM."""
         key = self.key_of(night, intended.vm, intended.uuid)
         self.takes[key] = self.takes.get(key, 0) + count
 
-    def _gate_closed(self, night: str, intended: Intended, count: int) -> None:
+    def _count_gate_close(self, night: str, intended: Intended, count: int) -> None:
+        """Add `count`, which may be negative, to the effects of the night that closed the gate of this VM."""
         key = self.key_of(night, intended.vm, intended.uuid)
         self.gates[key] = self.gates.get(key, (0, ""))[0] + count, intended.step["CloseGate"]["machine"]
 
@@ -292,9 +296,9 @@ class JournalState:
         state_before, intended.state = intended.state, _STATES[record.body["state"]]
         night = self.runs[record.run].run.night
         if night is not None:
-            self._settled_in(night, intended, state_before, record)
+            self._apply_outcome_to_night(night, intended, state_before, record)
         if intended.state is IntentState.DONE:
-            self._undone(intended)  # a step that brings the VM back shows that earlier lost effects are over
+            self._forget_lost(intended)  # a step that brings the VM back shows that earlier lost effects are over
             if intended.kind == "OpenGate":
                 self._gate_opened(intended, record.at)
             if self.runs[record.run].run.returns and intended.kind in _UNDONE_BY[Role.ML]:
@@ -309,19 +313,20 @@ class JournalState:
                 self.durations[key] = deque(maxlen=DURATIONS_KEPT)
             self.durations[key].append(duration_s)
 
-    def _settled_in(self, night: str, intended: Intended, state_before: IntentState, record: Record) -> None:
+    def _apply_outcome_to_night(
+        self, night: str, intended: Intended, state_before: IntentState, record: Record
+    ) -> None:
         """Apply an outcome to its night."""
         kind = intended.kind
-        # the intent was counted: FAILED takes that back, and another outcome after FAILED counts it again
+        # the intent was counted: FAILED takes that back (-1), and another outcome after FAILED counts it again (+1)
+        count = (state_before is IntentState.FAILED) - (intended.state is IntentState.FAILED)
         if kind in TAKING:
-            self._took(night, intended, (state_before is IntentState.FAILED) - (intended.state is IntentState.FAILED))
+            self._count_take(night, intended, count)
         if kind == "CloseGate":
-            self._gate_closed(
-                night, intended, (state_before is IntentState.FAILED) - (intended.state is IntentState.FAILED)
-            )
+            self._count_gate_close(night, intended, count)
             if intended.state is IntentState.UNKNOWN:
                 self.lost_closes[self.key_of(night, intended.vm, intended.uuid)] = record.at
-        if kind in LATE_TO_TELL:
+        if kind in MAY_TAKE_EFFECT_LATE:
             key = self.key_of(night, intended.vm, intended.uuid)
             self.lost.pop(key, None)
             if intended.state is IntentState.UNKNOWN:
@@ -334,7 +339,7 @@ class JournalState:
         if saved is not None and "started" in record.body:
             saved.started_at = datetime.fromisoformat(record.body["started"])
         if state_before is not IntentState.UNKNOWN and record.body.get("counts", True):
-            self._count(night, intended, refused=record.body.get("refused", False))
+            self._count_end(night, intended, refused=record.body.get("refused", False))
 
     def _note_stop(self, intended: Intended, at: datetime) -> None:
         """Note that the VM's work for nights has stopped, unless a start was lost so recently that it may still
@@ -351,7 +356,7 @@ class JournalState:
             if saved.role is Role.ML and _is_of(intended, saved.vm, saved.uuid):
                 saved.suspended_at = moment
 
-    def _undone(self, intended: Intended) -> None:
+    def _forget_lost(self, intended: Intended) -> None:
         """Forget lost effects on this VM once they were undone: they need not be waited for any more."""
         for key in [*self.lost]:
             saved = self.originals.get(key)
@@ -360,20 +365,20 @@ class JournalState:
             if intended.kind in _UNDONE_BY[saved.role]:
                 del self.lost[key]
 
-    def _count(self, night: str, intended: Intended, *, refused: bool) -> None:
+    def _count_end(self, night: str, intended: Intended, *, refused: bool) -> None:
         failed = intended.state in (IntentState.FAILED, IntentState.UNKNOWN)
         so_far = self.setbacks.get(night, NO_STEP_COUNTS)
         self.setbacks[night] = so_far.with_end(failed=failed, refused=refused, host=intended.before.get("host"))
 
     def _find_intended(self, record: Record) -> Intended | None:
         """Return the effect, or None if its run has ended: its outcome does not matter any more."""
-        of = self.runs.get(record.run)
-        return of.intents[record.body["op"]] if of is not None else None
+        open_run = self.runs.get(record.run)
+        return open_run.intents[record.body["op"]] if open_run is not None else None
 
     def _note_change(self, record: Record) -> None:
         self.changed = max(record.at, self.changed or record.at)
-        of = self.runs.get(record.run)
-        if of is not None and of.run.returns:
+        open_run = self.runs.get(record.run)
+        if open_run is not None and open_run.run.returns:
             self.return_seen = max(record.at, self.return_seen or record.at)
 
 
@@ -381,7 +386,7 @@ def _moment_in(body: Mapping[str, Any], field: str) -> datetime | None:
     return datetime.fromisoformat(body[field]) if field in body else None
 
 
-def _gave_way(saved: Saved) -> bool:
+def _was_suspended_for_desktops(saved: Saved) -> bool:
     return saved.role is Role.ML and saved.suspended_at is not None
 
 
@@ -401,7 +406,7 @@ _EFFECTS: Final[Mapping[Kind, Callable[[JournalState, Record], None]]] = {
 
 
 FOLD: Final = 18
-"""A checkpoint with another number is not used: the records are read from the first one, and give the same state."""
+"""The version of `dump_state`. A checkpoint of another version is not used: the first record on is read instead."""
 
 
 def dump_state(state: JournalState) -> dict[str, Any]:
@@ -449,10 +454,9 @@ def load_state(vcenter: str, record: Record) -> JournalState | None:
     state.seq = state.checkpoint = record.seq
     state.runs = {run_body["id"]: _load_run(vcenter, run_body) for run_body in body["runs"]}
     state.policies = dict(body["policies"])
-    for night, vm, role, uuid, name, host, profiles, returned, drs, suspended, started, *stop_and_take in body[
-        "originals"
-    ]:
-        stopped, count, text = stop_and_take
+    # each row has the fields of `_dump_saved`, then the number of takes and of the text of the policy
+    for night, vm, role, uuid, name, host, profiles, returned, drs, suspended, started, *other in body["originals"]:
+        stopped, count, text = other
         drs_before = VmDrs(drs) if drs is not None else None
         state.originals[night, vm] = Saved(
             night, vm, Role(role), uuid, name, host, tuple(profiles), _load_moment(returned), drs_before,

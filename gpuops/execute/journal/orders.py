@@ -172,6 +172,7 @@ def _parse_addresses(gpus: Mapping[str, list[str]]) -> dict[str, tuple[PciAddres
 
 
 def _host_step(body: Mapping[str, Any]) -> HostStep:
+    """Return the step of a host that the journal holds. Raises TypeError for any other step, StateDamaged."""
     step = load_step(body)
     if not isinstance(step, HostStep):
         raise TypeError(type(step).__name__)

@@ -75,6 +75,7 @@ def checksum(previous: str, vcenter: str, seq: int, run: str, kind: str, at: str
 
 
 RETURN_KINDS: Final = ("rotate day", "rotate restore")
+"""The kinds of runs that bring back what nights took."""
 
 
 class IntentState(StrEnum):

@@ -177,7 +177,7 @@ class SqlStore:
         try:
             with self._database.reading() as connection:
                 head = head_of(connection, self._vcenter)
-                chain = Chain(self._vcenter, *self._begin(connection, after, head.checkpoint))
+                chain = Chain(self._vcenter, *self._start_of_read(connection, after, head.checkpoint))
                 records = [chain.follow(row) for row in rows_of(connection, self._vcenter, chain.seq)]
                 chain.ends_at(head.seq, head.checksum)
         except Broken as broken:
@@ -192,7 +192,7 @@ class SqlStore:
         seq, previous = self._last
         if records[0].seq != seq + 1:
             raise Overtaken
-        rows, head = _seal(self._vcenter, previous, records)
+        rows, head = _chain_rows(self._vcenter, previous, records)
         try:
             with self._database.writing() as connection:
                 _advance(connection, self._vcenter, self._last, head)
@@ -206,11 +206,11 @@ class SqlStore:
     def close(self) -> None:
         self._database.close()
 
-    def _begin(self, connection: Connection, after: int | None, checkpoint: int) -> tuple[int, str]:
+    def _start_of_read(self, connection: Connection, after: int | None, checkpoint: int) -> tuple[int, str]:
         """Return the record after which to read, and its checksum."""
         if after == self._last[0]:
             return self._last
-        begin = after if after is not None else max(checkpoint - 1, 0)
+        begin = after if after is not None else max(checkpoint - 1, 0)  # the record before the checkpoint
         if begin == 0:
             return 0, GENESIS
         checksum = connection.scalar(_CHECKSUM, {"of_vcenter": self._vcenter, "at_seq": begin})
@@ -272,7 +272,7 @@ class Chain:
         if row.seq != expected:
             raise Broken(expected, f"it is missing; record {row.seq} comes after {self.seq}")
         if not all(isinstance(field, str) for field in (row.run, row.kind, row.at, row.body)):
-            raise Broken(expected, "it is no text any more")
+            raise Broken(expected, "a field is not text")
         computed = checksum(self.checksum, self._vcenter, row.seq, row.run, row.kind, row.at, row.body)
         if computed != row.checksum:
             raise Broken(expected, "its text does not fit its checksum: it was changed, or moved here")
@@ -289,6 +289,8 @@ class Chain:
 
 
 class _NoHead:
+    """The head of a chain without records."""
+
     seq = 0
     checksum = GENESIS
     checkpoint = 0
@@ -315,7 +317,7 @@ def rows_of(connection: Connection, vcenter: str, after: int) -> Iterator[Row[An
         yield from rows
 
 
-def _seal(vcenter: str, previous: str, records: Iterable[Record]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _chain_rows(vcenter: str, previous: str, records: Iterable[Record]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the rows of these records, and the new values of the head."""
     rows: list[dict[str, Any]] = []
     head: dict[str, Any] = {}
@@ -353,9 +355,9 @@ COMPANIONS: Final = ("-wal", "-shm", "-journal")
 
 CONNECT_TIMEOUT_S: Final = "10"
 POOLER_TRIES: Final = 5
-"""If other clients use the pooler too, one of them may take the server process in between."""
+"""How often a pooler is looked for: another client of it may take the server process in between."""
 
-SILENCE: Final = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
+KEEPALIVES: Final = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 """After a minute without an answer the database counts as lost: a run must not wait for one for ever."""
 
 
@@ -367,8 +369,8 @@ def open_store(state_dir: Path, url: str, vcenter: str) -> Store:
     database = open_database(url) if url else make_file(state_dir)
     try:
         with database.reading() as connection:
-            is_there = has_journal(connection, database) and database.revision(connection) == HEAD
-        if not is_there:
+            is_current = has_journal(connection, database) and database.revision(connection) == HEAD
+        if not is_current:
             upgrade(database, Contents.JOURNAL)
     except BaseException:
         database.close()
@@ -429,7 +431,7 @@ def url_for_messages(url: URL) -> str:
 
 def _with_time_limits(url: URL) -> URL:
     """Return the URL with libpq's time limits added, unless the URL sets them."""
-    defaults = {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "gpuops", **SILENCE}
+    defaults = {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "gpuops", **KEEPALIVES}
     return url.update_query_dict({key: setting for key, setting in defaults.items() if key not in url.query})
 
 

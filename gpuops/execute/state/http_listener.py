@@ -1,14 +1,13 @@
-"""Answer GET and HEAD on one address of this machine, for a monitoring system: loopback unless another one is given.
+"""Answer GET and HEAD on one address of this machine, for a monitoring system: metrics, and the health of a service.
 
-It is for small answers that need no login. Any other method is refused (405), and a client that sends nothing for
-`SILENT_S` is disconnected. If there are too many connections, the oldest is closed for the new one: its client is
-silent or slow, since an answer takes milliseconds.
+It listens on loopback unless another address is given. It is for small answers that need no login. Any other method is
+refused (405), and a client that sends nothing for `SILENT_S` is disconnected. If there are too many connections, the
+oldest is closed for the new one: its client is silent or slow, since an answer takes milliseconds.
 
-Report over HTTP whether a service works: GET /healthz is 200 if its last look is recent, and 503 otherwise.
-
-GET /readyz is 503 also if that look could not reach what the service needs, for example a runner's PostgreSQL; a
-restart of the service would not help then. It is for load balancers, monitoring systems and Kubernetes probes. It
-listens on loopback unless another address is given. It needs no login: it shows only when the last look ended."""
+GET /healthz is 200 if the last look of the service is recent, and 503 otherwise. GET /readyz is 503 also if that look
+could not reach what the service needs, for example a runner's PostgreSQL; a restart of the service would not help then.
+Both are for load balancers, monitoring systems and Kubernetes probes, and show only when the last look ended.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from gpuops.errors import UsageError
 from gpuops.model.time_text import format_stamp
 
 MOST_AT_ONCE: Final = 32
-"""Most connections at once; each has a thread."""
+"""The most connections at the same time; each has a thread."""
 SILENT_S: Final = 10.0
 """A client that sends no byte for this time is disconnected."""
 _LOOPBACK: Final = "127.0.0.1"
@@ -139,7 +138,7 @@ _OPTION: Final = ListenOption("--health", 9464)
 
 
 class Health:
-    """When a service last looked."""
+    """Whether a service works, by the time and the result of its last look."""
 
     def __init__(self, stale_s: float = STALE_S) -> None:
         self._stale_s = stale_s

@@ -80,8 +80,8 @@ SIGNS_EVERY: Final = timedelta(seconds=10)
 _HOLDER: Final = re.compile(
     r"pid (?P<pid>\d+) since (?P<since>\S+)(?: doing (?P<doing>\S+))?(?: seen (?P<seen>\S+))?(?: until (?P<until>\S+))?"
 )
-_WIDTH: Final = 200
-"""Length of every text, so that a new one overwrites the old one in one write."""
+_TEXT_LENGTH: Final = 200
+"""The length of the text in a lock file, so that a new text overwrites the old one in one write."""
 
 
 class LockedBy(Locked):
@@ -118,7 +118,7 @@ class LockHold:
         """Write the holder into the lock file, for others to read. A full disk is ignored: a return must continue."""
         if self._descriptor is not None:
             with suppress(OSError):
-                os.pwrite(self._descriptor, _format_holder(self._holder).ljust(_WIDTH).encode("ascii"), 0)
+                os.pwrite(self._descriptor, _format_holder(self._holder).ljust(_TEXT_LENGTH).encode("ascii"), 0)
 
 
 @contextmanager
@@ -129,10 +129,10 @@ def locked(state_dir: Path, vcenter: str, now: datetime, *, alone: bool, doing: 
 
     Raises LockedBy with the holder, without waiting, and StateDamaged if the lock file cannot be used.
     """
-    descriptor = _open(state_dir, vcenter)
+    descriptor = _open_lock_file(state_dir, vcenter)
     try:
         if not _acquire(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
-            raise _held_by(_written_in(descriptor))
+            raise _locked_error(_read_holder(descriptor))
         hold = LockHold(descriptor, LockHolder(os.getpid(), now.replace(microsecond=0), doing))
         hold.sign()
         yield hold
@@ -151,21 +151,21 @@ def locked_to_return(state_dir: Path, vcenter: str, now: datetime, *, doing: str
         try:
             hold = stack.enter_context(locked(state_dir, vcenter, now, alone=True, doing=doing))
         except StateDamaged as damaged:
-            stack.enter_context(_locked_as_it_is(vcenter_lock(state_dir, vcenter), state_dir))
+            stack.enter_context(_lock_first_usable(vcenter_lock(state_dir, vcenter), state_dir))
             hold = LockHold(None, LockHolder(os.getpid(), now, doing), damaged)
         yield hold
 
 
-def _held_by(holder: LockHolder) -> LockedBy:
+def _locked_error(holder: LockHolder) -> LockedBy:
     return LockedBy(
         f"{holder} is changing this vCenter",
-        hint="wait for it to end; gpuops rotate status shows a rotation",
+        hint="wait for it to end; gpuops rotate status shows whether it is a rotation",
         holder=holder,
     )
 
 
 @contextmanager
-def _locked_as_it_is(*paths: Path) -> Iterator[None]:
+def _lock_first_usable(*paths: Path) -> Iterator[None]:
     """Lock the first of these paths that this user owns and that can be locked, and write nothing. Raises Locked."""
     with ExitStack() as stack:
         for path in paths:
@@ -175,12 +175,15 @@ def _locked_as_it_is(*paths: Path) -> Iterator[None]:
                 if os.fstat(descriptor).st_uid != os.geteuid():
                     continue
                 if not _acquire(descriptor, fcntl.LOCK_EX):
-                    raise Locked("another gpuops is changing this vCenter", hint="wait for it to end")
+                    raise Locked(
+                        "another gpuops is changing this vCenter", hint="wait for it to end, then run the command again"
+                    )
                 break
         yield
 
 
 def _format_holder(holder: LockHolder) -> str:
+    """Return the text for the lock file, which `_HOLDER` reads."""
     doing = holder.doing.replace(" ", "-")
     optional_words = {"doing": doing, "seen": _format_stamp(holder.seen), "until": _format_stamp(holder.until)}
     words = (f" {word} {text}" for word, text in optional_words.items() if text)
@@ -214,12 +217,12 @@ def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:
     """Return the process of this machine that rotates this vCenter now, or None. Raises StateDamaged."""
     if not vcenter_lock(state_dir, vcenter).exists():
         return None
-    descriptor = _open(state_dir, vcenter)
+    descriptor = _open_lock_file(state_dir, vcenter)
     try:
         # single changes share the lock, so this fails only while a run holds it exclusively
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _written_in(descriptor)
+        return _read_holder(descriptor)
     except OSError as error:
         raise _unlockable(error) from error
     finally:
@@ -227,7 +230,7 @@ def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:
     return None
 
 
-def _open(state_dir: Path, vcenter: str) -> int:
+def _open_lock_file(state_dir: Path, vcenter: str) -> int:
     prepare_state_dir(state_dir)
     path = vcenter_lock(state_dir, vcenter)
     private_file(path)
@@ -235,6 +238,7 @@ def _open(state_dir: Path, vcenter: str) -> int:
 
 
 def _acquire(descriptor: int, kind: int) -> bool:
+    """Lock the file (`kind`: fcntl.LOCK_EX or LOCK_SH). Return False if another process holds the lock."""
     for _ in range(TRIES):
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -255,8 +259,9 @@ def _unlockable(error: OSError) -> StateDamaged:
     )
 
 
-def _written_in(descriptor: int) -> LockHolder:
-    match = _HOLDER.match(os.pread(descriptor, _WIDTH, 0).decode("ascii", "replace"))
+def _read_holder(descriptor: int) -> LockHolder:
+    """Return the holder that is written in the lock file; without a pid if the text cannot be read."""
+    match = _HOLDER.match(os.pread(descriptor, _TEXT_LENGTH, 0).decode("ascii", "replace"))
     if match is None:
         return LockHolder(None, None)
     names = ("since", "seen", "until")

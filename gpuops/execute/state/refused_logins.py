@@ -24,7 +24,7 @@ from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 from gpuops.model.vcenter.login import WrongPassword
 
 ACCEPTED_FOR: Final = timedelta(minutes=3)
-"""So long after an accepted login, logins run in parallel: the period in which SSO counts refused logins."""
+"""How long logins run in parallel after an accepted one: the period in which SSO counts refused logins."""
 
 
 @contextmanager

@@ -1,9 +1,8 @@
-"""Create and check the state directory: this machine's journal and locks, writable only by the user of gpuops.
+"""Create and check the state directory: this machine's journal, locks and audit log, writable only by gpuops's user.
 
-Append events for later review to `audit.jsonl` in the state directory, one JSON line each.
-
-The file is separate from the journal, which has one chain for each vCenter: an event can be written before a login, for
-an address whose certificate was not verified."""
+The audit log, `audit.jsonl`, has one JSON line for each event. It is separate from the journal, which has one chain for
+each vCenter: an event can be written before a login, for an address whose certificate was not verified.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def default_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """$GPUOPS_STATE_DIR, else $XDG_STATE_HOME/gpuops, else ~/.local/state/gpuops."""
+    """Return $GPUOPS_STATE_DIR, else $XDG_STATE_HOME/gpuops, else ~/.local/state/gpuops."""
     if configured_dir := environ.get("GPUOPS_STATE_DIR"):
         return Path(configured_dir)
     # The XDG specification: a relative path in the variable is invalid and must be ignored.
@@ -42,25 +41,25 @@ def prepare_state_dir(path: Path) -> None:
     try:
         _make(path)
         dir_stat = path.lstat()
-        way = way_open(path)
+        exposure = way_open(path)
     except OSError as error:
         raise StateDamaged(
-            f"the state directory {path} cannot be used: {error.strerror}", hint=_made_by_root(path)
+            f"the state directory {path} cannot be used: {error.strerror}", hint=_creation_hint(path)
         ) from error
     if stat.S_ISLNK(dir_stat.st_mode):
         raise _refuse_link("directory", path, hint="set GPUOPS_STATE_DIR to the directory itself")
     if not stat.S_ISDIR(dir_stat.st_mode) or dir_stat.st_uid != os.geteuid():
-        raise StateDamaged(f"the state directory {path} is not a directory of this user", hint=_made_by_root(path))
+        raise StateDamaged(f"the state directory {path} is not a directory of this user", hint=_creation_hint(path))
     if dir_stat.st_mode & 0o022:
         raise StateDamaged(f"others can write in the state directory {path}", hint=f"chmod 700 {path}")
-    if way is not None:
+    if exposure is not None:
         raise StateDamaged(
-            f"{way.why}, so another user can replace {path}",
-            hint=f"{way.fix}, or set GPUOPS_STATE_DIR to a directory elsewhere",
+            f"{exposure.why}, so another user can replace {path}",
+            hint=f"{exposure.fix}, or set GPUOPS_STATE_DIR to a directory elsewhere",
         )
 
 
-def _made_by_root(path: Path) -> str:
+def _creation_hint(path: Path) -> str:
     """Return the hint that creates the directory for this user. cron, unlike a systemd unit, does not create it."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
@@ -82,10 +81,10 @@ def private_file(path: Path, *, make: bool = True) -> None:
 
     `make` False: do not create it. SQLite creates and removes the files next to a database at any moment.
     """
-    making = os.O_CREAT if make else 0
+    create_flag = os.O_CREAT if make else 0
     try:
         # O_NONBLOCK: a pipe in place of the file must not make this wait
-        descriptor = os.open(path, os.O_RDWR | making | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | create_flag | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if not make and isinstance(error, FileNotFoundError):
             return
@@ -115,7 +114,7 @@ def private_file(path: Path, *, make: bool = True) -> None:
 def refuse_writable(file_stat: os.stat_result) -> None:
     """Raise StateDamaged for a file that other users may have written."""
     if file_stat.st_uid != os.geteuid() or file_stat.st_mode & 0o022:
-        raise StateDamaged("other users can write this state file")
+        raise StateDamaged("other users can write this state file", hint="remove the file; gpuops writes it again")
 
 
 def _refuse_link(file_type: str, path: Path, *, hint: str) -> StateDamaged:
@@ -124,6 +123,7 @@ def _refuse_link(file_type: str, path: Path, *, hint: str) -> StateDamaged:
 
 
 FILE_NAME: Final = "audit.jsonl"
+"""The audit log in the state directory."""
 
 
 def log_unverified_certificate(where: Destination, state_dir: Path, at: str, command: list[str]) -> None:

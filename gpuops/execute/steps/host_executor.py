@@ -1,6 +1,6 @@
-"""Executes steps of hosts: what settings and tasks of hosts have in common, and how a setting is made.
+"""Executes steps of hosts: what settings and tasks of hosts have in common, and how a host is set.
 
-`change/host_settings.py` uses it for hosts in service, `change/host_rounds.py` for hosts that a rolling change has
+`change/rolling_change.py` uses it for hosts in service, `change/host_rounds.py` for hosts that a rolling change has
 emptied.
 """
 
@@ -33,7 +33,7 @@ OfHost = TypeVar("OfHost", bound=HostStep | HostTask)
 
 
 class HostExecutor(StepExecutor[OfHost]):
-    """Does steps of hosts in one run."""
+    """Sends the steps of hosts of one run and returns their outcomes."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class HostExecutor(StepExecutor[OfHost]):
         return self.inventory.hosts.get(step.host)
 
     @abstractmethod
-    def against(self, step: OfHost, host: Host) -> str | None:
+    def host_refusal(self, step: OfHost, host: Host) -> str | None:
         """Return why the step must not be sent, judged by the latest look at its host, or None."""
 
     def objection(self, step: OfHost) -> str | None:
         """Return why the step must not be sent, by the latest look or the lease, or None."""
         host = self.host(step)
-        return GONE if host is None else self.against(step, host) or self.lease_objection()
+        return GONE if host is None else self.host_refusal(step, host) or self.lease_objection()
 
     def last_objection(self, step: OfHost, judged: Inventory) -> str | None:
         """Judge again: the lease may have expired, and the host was read again after a session that ended."""
@@ -99,8 +99,8 @@ class SettingExecutor(HostExecutor[HostStep]):
     def set(self, step: HostStep) -> Outcome[HostStep]:
         """Set the host and return the outcome. Raises NotConnected (the intent stays open) and StateDamaged."""
         self.read_back(step)
-        started = self.begin(step)
-        outcome = started if isinstance(started, Outcome) else self.judge(started.op_id, started.step, started.since)
+        begun = self.begin(step)
+        outcome = begun if isinstance(begun, Outcome) else self.judge(begun.op_id, begun.step, begun.since)
         impacts = self.impacts.get(step.host)
         if outcome.verdict is not Verdict.DONE or impacts is None:
             return outcome
@@ -115,12 +115,12 @@ class SettingExecutor(HostExecutor[HostStep]):
         host = self.host(step)
         return host is not None and host_satisfied(step, host)
 
-    def against(self, step: HostStep, host: Host) -> str | None:
-        """Return why the host must not be set to this any more, or None."""
+    def host_refusal(self, step: HostStep, host: Host) -> str | None:
+        """Return why the host must no longer be set to this, or None."""
         return host_objection(step, host)
 
     def request(self, step: HostStep, op_id: str) -> None:
-        """Sets the host."""
+        """Set the host, and note what vCenter requires before the setting is in force."""
         try:
             impacts = self.hosts.configure(step, self.inventory, op_id)
         except GpuopsError as error:
@@ -134,10 +134,10 @@ class SettingExecutor(HostExecutor[HostStep]):
         """Return None: a setting has no task."""
         return None
 
-    def twice_is_once(self, step: HostStep, sent: Inventory) -> bool:
+    def may_be_repeated(self, step: HostStep, sent: Inventory) -> bool:
         """Return False: if the first request arrived late, it would undo what another user set after the second."""
         return False
 
-    def not_shown(self, step: HostStep) -> str:
+    def not_shown_reason(self, step: HostStep) -> str:
         """Return the reason for a setting that the host accepted and does not show."""
-        return "the host called it done, and does not show it"
+        return "the host reported success, and does not show the setting"

@@ -33,15 +33,15 @@ from gpuops.plan.core.steps import (
     SuspendVm,
 )
 
-BUSY_RESTS_S: Final = (20.0, 60.0, 120.0)
+BUSY_RETRY_DELAYS_S: Final = (20.0, 60.0, 120.0)
 """Seconds to wait before each new try of a step whose VM is busy with a task of another user."""
 
 NOT_LATER: Final = (SuspendVm, PowerOnVm, PowerOffVm, RelocateVm, PowerOffForRemoval, RemoveVm)
 """Steps that must not happen long after the look that they were judged by. vCenter queues a task behind another user's
-task on the same VM; when that one ends, the desktop may be in use, the VM suspended or the window closed. A resume is
-wanted whenever it happens, and vCenter refuses a reconfiguration if the configuration has changed since."""
+task on the same VM; when that one ends, the desktop may be in use, the VM suspended or the window closed. A late resume
+does no harm, and vCenter refuses a reconfiguration if the configuration has changed since."""
 
-RESUME_RESTS_S: Final = (60.0,)
+RESUME_RETRY_DELAYS_S: Final = (60.0,)
 """A resume that failed is tried once more: the memory or GPU that it needs may have been freed since."""
 
 
@@ -66,7 +66,7 @@ def execute(
     while run.queue.has_steps:
         executor.keep_lease()
         if run.send():
-            continue  # others waited for the steps that ended at once
+            continue  # other steps may have waited for those that ended at once
         in_flight([sent.in_flight.step for sent in run.queue.sent])
         if run.queue.sent:
             run.wait()
@@ -94,7 +94,7 @@ class _Run:
         self._progress = progress
         self._returning = returning
         self._vms = {step.vm for step in plan.steps}
-        self._bad: list[Outcome] = []
+        self._failed: list[Outcome] = []
         self._answered: list[tuple[WaitingStep, StepInFlight]] = []
         """Steps that vCenter answered at once, and that no look has shown as done yet."""
 
@@ -103,9 +103,9 @@ class _Run:
 
         Return whether steps that vCenter answered at once were judged: then others may be ready.
         """
-        batch = []
+        batch: list[WaitingStep] = []
         for waiting in self._ready():
-            reason = None if waiting.whatever_failed else self._failed_dependency(waiting.step)
+            reason = None if waiting.ignores_failures else self._failed_dependency(waiting.step)
             if reason is None:
                 batch.append(waiting)
             else:
@@ -113,8 +113,8 @@ class _Run:
                 self._note_end(Outcome(waiting.step, Verdict.SKIPPED, reason))
         if batch:
             self._executor.look_before([waiting.step for waiting in batch])
-        stopping = (sent.step for sent in self.queue.sent if isinstance(sent.step, SuspendVm | ShutDownGuest))
-        self._executor.leaving = {step.vm for step in stopping}
+        stops = (sent.step for sent in self.queue.sent if isinstance(sent.step, SuspendVm | ShutDownGuest))
+        self._executor.vms_being_stopped = {step.vm for step in stops}
         for waiting in batch:
             started = self._executor.begin(waiting.step)
             if isinstance(started, StepInFlight) and started.answered:
@@ -123,16 +123,16 @@ class _Run:
             elif isinstance(started, StepInFlight):
                 self.queue.add_sent(waiting, started)
                 if isinstance(waiting.step, SuspendVm | ShutDownGuest):
-                    self._executor.leaving.add(waiting.step.vm)
+                    self._executor.vms_being_stopped.add(waiting.step.vm)
             else:
                 self._handle_end(waiting, started)
         # Steps that vCenter answered at once are judged by the look after the next wait. Look now only if there is no
         # wait, or if a step is ready that may need their outcome.
-        judges = bool(self._answered) and (not self.queue.sent or bool(self._ready()))
-        if judges:
+        judge_now = bool(self._answered) and (not self.queue.sent or bool(self._ready()))
+        if judge_now:
             self._look_after()
             self._judge_answered()
-        return judges
+        return judge_now
 
     def _judge_answered(self) -> None:
         """Handle the steps that vCenter answered at once, by the latest look."""
@@ -168,9 +168,9 @@ class _Run:
         elif isinstance(step, ShutDownGuest) and step.then_off and outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN):
             self._power_off(waiting, outcome.reason)
             return
-        rests_s = () if self._is_plan_outdated(step) else _retry_delays_s(outcome)
-        if outcome.verdict is Verdict.FAILED and waiting.tries < len(rests_s):
-            self.queue.retry_later(waiting, rests_s[waiting.tries])
+        delays_s = () if self._is_plan_outdated(step) else _retry_delays_s(outcome)
+        if outcome.verdict is Verdict.FAILED and waiting.tries < len(delays_s):
+            self.queue.retry_later(waiting, delays_s[waiting.tries])
             return
         self.queue.end(waiting)
         self._note_end(outcome)
@@ -181,7 +181,7 @@ class _Run:
         self._executor.look([waiting.step.vm])
         self._send_instead(waiting, PowerOffVm(waiting.step.vm))
 
-    def _give_back(self, waiting: WaitingStep, reason: str) -> None:
+    def _resume_at_once(self, waiting: WaitingStep, reason: str) -> None:
         """Resume a desktop at once, because a user connected while it was being suspended, or may have."""
         waiting.reason = reason
         vm = self._executor.inventory.vms.get(waiting.step.vm)
@@ -210,7 +210,7 @@ class _Run:
         self._reopen_gate(outcome)
         # a guest program that failed is reported, but must not keep a desktop from coming back
         if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY) and not isinstance(outcome.step, RunInGuest):
-            self._bad.append(outcome)
+            self._failed.append(outcome)
         self.outcomes.append(outcome)
         self._progress(outcome)
 
@@ -228,33 +228,33 @@ class _Run:
                 ends.append(end)
                 if self.queue.waiting:
                     break  # its end may be what the next step waits for
-        off = self._shut_down_guests(guests, 0.0 if tasks else slice_s)
-        silent = not ends and len(off) < max(1, len(guests))
+        shut_down = self._wait_for_shutdowns(guests, 0.0 if tasks else slice_s)
         # If no task ended and not all guests are off, the wait took the complete slice. It counts in full, because the
         # clock may have stood still meanwhile (a paused machine), and that must not prolong the time limits.
-        self.queue.spend(max(slice_s if silent else 0.0, self._executor.passed_s() - began_s))
+        took_complete_slice = not ends and len(shut_down) < max(1, len(guests))
+        self.queue.count_time(max(slice_s if took_complete_slice else 0.0, self._executor.passed_s() - began_s))
         finished: list[tuple[SentStep, TaskEnd | None]] = [(tasks[end.task], end) for end in ends]
-        finished += [(sent, None) for sent in off]
+        finished += [(sent, None) for sent in shut_down]  # a guest's shutdown has no task
         for sent, _ in finished:
             self.queue.remove_sent(sent)
         # one look for all of them, before any outcome is decided
         self._look_after([sent.step.vm for sent, _ in finished])
         in_use = self._executor.in_use_again([sent.in_flight.step for sent, _ in finished])
-        for sent, ended in finished:
-            if ended is not None:
-                outcome = self._executor.finish(sent.in_flight, ended)
+        for sent, task_end in finished:
+            if task_end is not None:
+                outcome = self._executor.finish(sent.in_flight, task_end)
                 if outcome.verdict is Verdict.DONE and sent.step.vm in in_use:
                     # a user came while the desktop was being suspended: it is resumed at once
-                    self._give_back(sent.waiting, in_use[sent.step.vm])
+                    self._resume_at_once(sent.waiting, in_use[sent.step.vm])
                     continue
             else:
                 outcome = self._executor.settle(sent.in_flight.op_id, Outcome(sent.step, Verdict.DONE))
             self._handle_end(sent.waiting, outcome)
         self._judge_answered()  # answered when they were sent; the look above shows their effect
-        self._withdraw()
+        self._cancel_queued_tasks()
         self._end_overdue()
 
-    def _withdraw(self) -> None:
+    def _cancel_queued_tasks(self) -> None:
         """Cancel tasks that are still queued after a slice. Their steps are retried like those of a busy VM."""
         queued_long = (sent.in_flight for sent in self.queue.sent if sent.waited_s >= SLICE_S)
         tasks = [
@@ -265,27 +265,29 @@ class _Run:
         if tasks:
             self._executor.vcenter.withdraw(tasks)
 
-    def _shut_down_guests(self, guests: list[SentStep], wait_s: float) -> list[SentStep]:
-        """Return the guests that have shut down."""
+    def _wait_for_shutdowns(self, guests: list[SentStep], wait_s: float) -> list[SentStep]:
+        """Wait for these shutdowns of guests, at most `wait_s` seconds, and return those that are done."""
         if not guests:
             return []
-        off = self._executor.vcenter.wait_for_power([guest.step.vm for guest in guests], PowerState.OFF, wait_s)
-        return [guest for guest in guests if guest.step.vm in off]
+        off_vms = self._executor.vcenter.wait_for_power([guest.step.vm for guest in guests], PowerState.OFF, wait_s)
+        return [guest for guest in guests if guest.step.vm in off_vms]
 
     def _end_overdue(self) -> None:
         """Stop waiting for the steps that exceeded their time limit, and note those that are not retried."""
         for sent in self.queue.overdue():
             waiting, step = self.queue.remove_sent(sent), sent.in_flight.step
-            late: Outcome
+            overdue: Outcome
             # a guest's shutdown and program have no task: they failed; a task may still end, so its outcome is unknown
             if isinstance(step, ShutDownGuest):
-                late = Outcome(step, Verdict.FAILED, f"the guest still runs after {step.grace_s} s")
+                overdue = Outcome(step, Verdict.FAILED, f"the guest still runs after {step.grace_s} s")
             elif isinstance(step, RunInGuest):
-                late = Outcome(step, Verdict.FAILED, f"its program still runs after {step.limit_s} s: not waited for")
+                overdue = Outcome(
+                    step, Verdict.FAILED, f"its program still runs after {step.limit_s} s: not waited for"
+                )
             else:
                 task = sent.in_flight.task.ref if sent.in_flight.task else "its task"
-                late = Outcome(step, Verdict.UNKNOWN, f"{task} still runs after {self._limits.step_timeout_s:.0f} s")
-            self._handle_end(waiting, self._executor.settle(sent.in_flight.op_id, late))
+                overdue = Outcome(step, Verdict.UNKNOWN, f"{task} still runs after {self._limits.step_timeout_s:.0f} s")
+            self._handle_end(waiting, self._executor.settle(sent.in_flight.op_id, overdue))
 
     def wait_for_retry(self, seconds: float) -> None:
         """Wait until a step may be retried. Nothing is in flight; the wait ends early when the VM is no longer busy."""
@@ -295,35 +297,35 @@ class _Run:
         busy_vms = [vm for ref in vms if (vm := self._executor.inventory.vms.get(ref)) is not None]
         tasks = [TaskRef(task.ref) for vm in busy_vms for task in vm.tasks]
         if tasks:
-            deque(self._executor.vcenter.wait(tasks, seconds), maxlen=0)
+            deque(self._executor.vcenter.wait(tasks, seconds), maxlen=0)  # only waits: the ends do not matter
         else:
             self._executor.vcenter.wait_for_power(vms, PowerState.ON, seconds)
-        self.queue.spend(seconds)  # in full, so that the step is tried at once if the wait ended early
+        self.queue.count_time(seconds)  # in full, so that the step is tried at once if the wait ended early
 
     # dependencies
 
     def _failed_dependency(self, step: Step) -> str | None:
         """Return why a step is not tried, or None.
 
-        It is not tried if an earlier step of its VM failed, or a suspend that was to free GPUs for its start.
-        Only a start (taking) waits until the GPUs of its host are freed as planned. A resume (returning) is always
-        tried: vCenter refuses it if there is no room, and a refused try does no harm.
+        It is not tried if an earlier step of its VM failed. A start is not tried either if a suspend that was to free
+        GPUs on its host failed. A resume is tried in any case: vCenter refuses it if there is no room, and a refused
+        try does no harm.
         """
-        for outcome in self._bad:
+        for outcome in self._failed:
             if outcome.step.vm == step.vm:
                 return f"an earlier step failed: {outcome.reason}"
             if isinstance(step, PowerOnVm) and isinstance(outcome.step, SuspendVm) and not outcome.step.gives_way:
                 desktop = self._executor.planned.vms.get(outcome.step.vm)
                 if desktop is not None and desktop.host is not None and desktop.host == self._start_host(step):
-                    return f"{desktop.name} was not suspended on its host: {outcome.reason}"
+                    return f"{desktop.name}, whose GPUs it needs, was not suspended: {outcome.reason}"
         return None
 
     def _is_plan_outdated(self, step: Step) -> bool:
         """Return whether the configuration that a change was planned for has changed since: then it is not retried."""
         if not isinstance(step, ReconfigureVm):
             return False
-        before, now = self._executor.planned.vms.get(step.vm), self._executor.inventory.vms.get(step.vm)
-        return before is None or now is None or before.change_version != now.change_version
+        planned_vm, vm = self._executor.planned.vms.get(step.vm), self._executor.inventory.vms.get(step.vm)
+        return planned_vm is None or vm is None or planned_vm.change_version != vm.change_version
 
     def _start_host(self, step: PowerOnVm) -> str | None:
         if step.host is not None:
@@ -335,11 +337,11 @@ class _Run:
 def _retry_delays_s(outcome: Outcome) -> tuple[float, ...]:
     """Return the seconds to wait before each retry of a step; empty if it is not retried."""
     if isinstance(outcome.step, RunInGuest):
-        return ()  # desktops wait for it
+        return ()  # a program in a guest is not retried: desktops wait for it
     if outcome.trouble is Trouble.BUSY:  # assumption: busy-vm-fault
-        return BUSY_RESTS_S
+        return BUSY_RETRY_DELAYS_S
     if isinstance(outcome.step, ResumeVm) and outcome.trouble is not None:
-        return RESUME_RESTS_S
+        return RESUME_RETRY_DELAYS_S
     return ()
 
 
@@ -347,7 +349,9 @@ def _suspend_undone(step: SuspendVm, reason: str, outcome: Outcome) -> Outcome:
     """Return the outcome of a suspend whose desktop was resumed: the steps that needed its GPU are not begun."""
     if outcome.verdict in (Verdict.DONE, Verdict.ALREADY):
         return Outcome(step, Verdict.FAILED, f"{reason}: resumed at once", outcome.duration_s)
-    return Outcome(step, Verdict.UNKNOWN, f"{reason}, and it is not resumed: {outcome.reason}", outcome.duration_s)
+    return Outcome(
+        step, Verdict.UNKNOWN, f"{reason}, and gpuops could not resume it: {outcome.reason}", outcome.duration_s
+    )
 
 
 def _shutdown_by_power_off(step: ShutDownGuest, reason: str, outcome: Outcome) -> Outcome:

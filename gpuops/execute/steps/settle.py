@@ -27,7 +27,7 @@ from gpuops.plan.core.step_checks import is_satisfied
 from gpuops.plan.core.steps import CloseGate, GateStep, PowerOnVm, RunInGuest, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.project import project
 
-_BEFORE: Final[dict[type[Step], PowerState]] = {
+_POWER_BEFORE: Final[dict[type[Step], PowerState]] = {
     SuspendVm: PowerState.ON,
     PowerOnVm: PowerState.OFF,
     ShutDownGuest: PowerState.ON,
@@ -37,7 +37,7 @@ _BEFORE: Final[dict[type[Step], PowerState]] = {
 
 def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...]:
     """Return the outcome of each effect of the run that has none yet. Sends nothing."""
-    intents = [as_now(intent, executor.inventory) for intent in executor.journal.open_intents(executor.run)]
+    intents = [with_current_id(intent, executor.inventory) for intent in executor.journal.open_intents(executor.run)]
     if not intents:
         return ()
     executor.former_logins = {intent.op_id: former_login(intent, executor.inventory) for intent in intents}
@@ -45,28 +45,28 @@ def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...
     tasks = {intent.op_id: _task_of(executor, intent) for intent in intents}
     settled: dict[str, Outcome] = {}
     # Judge effects without a task before waiting for the others: later, another user may have done the same.
-    without = [intent for intent in intents if tasks[intent.op_id] is None]
-    if without:
-        executor.look_before([intent.step for intent in without])
-        settled = {intent.op_id: _by_state(executor, intent) for intent in without}
+    without_task = [intent for intent in intents if tasks[intent.op_id] is None]
+    if without_task:
+        executor.look_before([intent.step for intent in without_task])
+        settled = {intent.op_id: _settle_by_state(executor, intent) for intent in without_task}
     running = {task for task in tasks.values() if task is not None}
     not_later = {tasks[intent.op_id] for intent in intents if isinstance(intent.step, NOT_LATER)}
-    ends = _ends(executor, running, not_later, timeout_s)
+    ends = _wait_for_ends(executor, running, not_later, timeout_s)
     if running:
         executor.forget_earlier_looks()
-        executor.look_before([intent.step for intent in intents if intent not in without])
+        executor.look_before([intent.step for intent in intents if intent not in without_task])
     for intent in intents:
         task = tasks[intent.op_id]
         if task is not None and task not in ends:
-            late = Outcome(intent.step, Verdict.UNKNOWN, f"{task.ref} still runs after {timeout_s:.0f} s")
-            settled[intent.op_id] = executor.settle(intent.op_id, late)
+            overdue = Outcome(intent.step, Verdict.UNKNOWN, f"{task.ref} still runs after {timeout_s:.0f} s")
+            settled[intent.op_id] = executor.settle(intent.op_id, overdue)
         elif task is not None:
             in_flight = StepInFlight(intent.op_id, intent.step, task, intent.seen)
             settled[intent.op_id] = executor.finish(in_flight, ends[task])
     return tuple(settled[intent.op_id] for intent in intents)
 
 
-def _ends(
+def _wait_for_ends(
     executor: VmExecutor, tasks: Collection[TaskRef], not_later: Collection[TaskRef | None], timeout_s: float
 ) -> dict[TaskRef, TaskEnd]:
     """Return how these tasks ended, waiting at most `timeout_s`.
@@ -82,7 +82,7 @@ def _ends(
     return ends
 
 
-def as_now(intent: Intent, inventory: Inventory) -> Intent:
+def with_current_id(intent: Intent, inventory: Inventory) -> Intent:
     """Return the effect with the current id of its VM: a VM that was registered again has a new one."""
     vm = vm_now(intent.step.vm, intent.uuid, inventory)
     return intent if vm is None else replace(intent, step=replace(intent.step, vm=vm.ref))
@@ -110,7 +110,7 @@ def settle_in_snapshot(
     """Return the snapshot as it will be once these open effects of a run are settled. Sends and records nothing."""
     undone: set[str] = set()
     notes: list[str] = []
-    for intent in (as_now(intent, inventory) for intent in intents):
+    for intent in (with_current_id(intent, inventory) for intent in intents):
         step, vm = intent.step, inventory.vms.get(intent.step.vm)
         if vm is None:
             continue
@@ -154,11 +154,12 @@ def _may_have_happened(step: Step, vm: Vm | None) -> bool:
     if isinstance(step, CloseGate):
         return True
     resumes = isinstance(step, PowerOnVm) and step.resumes
-    power_before = PowerState.SUSPENDED if resumes else _BEFORE.get(type(step))
+    power_before = PowerState.SUSPENDED if resumes else _POWER_BEFORE.get(type(step))
     return power_before is not None and (vm is None or vm.power is not power_before)
 
 
 def _task_of(executor: VmExecutor, intent: Intent) -> TaskRef | None:
+    """Return the task of an open effect by the journal or else by vCenter; None if there is none to wait for."""
     if isinstance(intent.step, RunInGuest):
         return None
     if intent.task is not None:
@@ -166,13 +167,17 @@ def _task_of(executor: VmExecutor, intent: Intent) -> TaskRef | None:
     return executor.find_task(intent.step, intent.seen, executor.former_logins[intent.op_id])
 
 
-def _by_state(executor: VmExecutor, intent: Intent) -> Outcome:
+def _settle_by_state(executor: VmExecutor, intent: Intent) -> Outcome:
+    """Settle an open effect without a task by what the latest look shows."""
     if executor.is_done(intent.step):
         return executor.found_done(intent.op_id, intent.step, intent.seen, FOUND_DONE)
-    unseen = "the run was cut off before it was seen to end"
+    not_seen_to_end = "the run was cut off before it was seen to end"
     if _may_have_happened(intent.step, executor.inventory.vms.get(intent.step.vm)):
-        lost = Outcome(intent.step, Verdict.UNKNOWN, f"{unseen}; vCenter shows no task of it", trouble=Trouble.LOST)
+        lost = Outcome(
+            intent.step, Verdict.UNKNOWN, f"{not_seen_to_end}; vCenter shows no task of it", trouble=Trouble.LOST
+        )
         return executor.settle(intent.op_id, lost, counts=False)
-    without_task = isinstance(intent.step, RunInGuest | ShutDownGuest)  # vCenter never shows whether it came
-    reason = unseen if without_task else NOT_REACHED
+    # these steps never have a task, so its absence does not show that vCenter did not get the request
+    never_has_task = isinstance(intent.step, RunInGuest | ShutDownGuest)
+    reason = not_seen_to_end if never_has_task else NOT_REACHED
     return executor.settle(intent.op_id, Outcome(intent.step, Verdict.FAILED, reason), counts=False)

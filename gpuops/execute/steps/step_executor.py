@@ -81,10 +81,10 @@ class StepExecutor(ABC, Generic[Kind]):
         self._sent_once: set[str] = set()
         """Op ids of requests that this run sent exactly once: the state that they met was there before them."""
 
-    # what each kind of step says
+    # what each kind of step defines
 
-    def newly_read(self, step: Kind) -> Kind:
-        """Read again what is too old to judge the step by, and return the step as it fits the latest look."""
+    def refreshed(self, step: Kind) -> Kind:
+        """Read again what is too old to judge the step by. Return the step, adapted to the latest look."""
         return step
 
     @abstractmethod
@@ -116,7 +116,7 @@ class StepExecutor(ABC, Generic[Kind]):
         """Return the task of a request whose reply was lost, or None if vCenter shows no such task."""
 
     @abstractmethod
-    def twice_is_once(self, step: Kind, sent: Inventory) -> bool:
+    def may_be_repeated(self, step: Kind, sent: Inventory) -> bool:
         """Return whether a second request and a late arrival of the first have the same effect as one request.
 
         `sent` is the snapshot that the first request was based on.
@@ -134,12 +134,12 @@ class StepExecutor(ABC, Generic[Kind]):
         """Return whether a request without a task is still at work when its reply arrives."""
         return False
 
-    def looked_at_later(self, step: Kind) -> bool:
-        """Return whether an answered request without a task is judged by the caller's next look."""
+    def is_judged_later(self, step: Kind) -> bool:
+        """Return whether an answered request without a task is judged by the caller's next look, not at once."""
         return False
 
-    def comes_about(self, step: Kind, *, repeated: bool) -> bool:
-        """Return whether a step without a task whose reply was lost is seen to be at work."""
+    def is_seen_at_work(self, step: Kind, *, repeated: bool) -> bool:
+        """Return whether a step without a task, whose reply was lost, is in progress. `repeated`: it was sent twice."""
         return False
 
     def has_taken_effect(self, step: Kind, *, lagging: bool) -> bool:
@@ -158,9 +158,9 @@ class StepExecutor(ABC, Generic[Kind]):
     def keep_refusal(self, op_id: str, step: Kind, refused: GpuopsError) -> None:
         """Write a refusal to the journal when the VM or host cannot be read, and its state alone would not show it."""
 
-    def not_shown(self, step: Kind) -> str:
-        """Return the reason for a step that vCenter called done and whose effect is not shown."""
-        return "vCenter called it done, and does not show it"
+    def not_shown_reason(self, step: Kind) -> str:
+        """Return the reason for a step that vCenter reported as done and whose effect it does not show."""
+        return "vCenter reported success, and does not show the effect"
 
     # one step
 
@@ -169,7 +169,7 @@ class StepExecutor(ABC, Generic[Kind]):
 
         Raises NotConnected (the intent stays open, for `resume`) and StateDamaged (nothing was sent).
         """
-        step = self.newly_read(step)
+        step = self.refreshed(step)
         if self.is_done(step):
             return self.already_done(step)
         judged, reason = self.inventory, self.objection(step)
@@ -184,38 +184,46 @@ class StepExecutor(ABC, Generic[Kind]):
         return self.journal.intend(self.run, step, self.inventory)
 
     def submit(
-        self, op_id: str, step: Kind, judged: Inventory, *, first: Inventory | None = None, logged_in: bool = False
+        self,
+        op_id: str,
+        step: Kind,
+        judged: Inventory,
+        *,
+        first_snapshot: Inventory | None = None,
+        logged_in: bool = False,
     ) -> Outcome[Kind] | StepInFlight[Kind]:
         """Send a step whose intent is on disk.
 
-        `judged` is the look that `objection` was judged by. `first`: for a second request, the snapshot that the first
-        one was based on. `logged_in`: the session has already ended once at this request, so it is not sent again.
+        `judged` is the look that `objection` was judged by. `first_snapshot`: for a second request, the snapshot that
+        the first one was based on. `logged_in`: gpuops has already logged in again for this request, and does so once.
         """
         reason = self.last_objection(step, judged)
         if reason is not None:
-            return self._settle_withheld(op_id, step, reason, sent_before=first is not None)
-        since = (first or self.inventory).taken_at
+            return self._settle_withheld(op_id, step, reason, sent_before=first_snapshot is not None)
+        since = (first_snapshot or self.inventory).taken_at
         try:
             task = self.send(step, op_id)
         except OutcomeUnknown as lost:
-            return self._find_lost(op_id, step, first or self.inventory, str(lost), may_repeat=first is None)
+            return self._resolve_lost_reply(
+                op_id, step, first_snapshot or self.inventory, str(lost), may_repeat=first_snapshot is None
+            )
         except LoginRefused as ended:
-            # The session ended: vCenter says so before it does anything, and the next read logs in again.
+            # The session ended. vCenter reports that before it does anything, and the next read logs in again.
             if logged_in:
                 self.keep_refusal(op_id, step, ended)
                 raise
             self._look_after_refusal(op_id, step, ended)
-            return self.submit(op_id, step, judged, first=first, logged_in=True)
+            return self.submit(op_id, step, judged, first_snapshot=first_snapshot, logged_in=True)
         except NotConnected:
             raise
         except GpuopsError as refused:
             # vCenter may refuse a second request because the first one arrived after all and is at work
-            late = self.find_task(step, since) if first is not None else None
-            if late is None:
+            late_task = self.find_task(step, since) if first_snapshot is not None else None
+            if late_task is None:
                 self._look_after_refusal(op_id, step, refused)
                 # vCenter refused this request: if it was our only one, an effect that is there is another user's
                 return self.judge(op_id, step, since, refused, by_others=self.is_the_only_request(op_id, step))
-            task = late
+            task = late_task
         if task is not None:
             return self._note_task(op_id, step, task, since)
         return self._handle_answer(op_id, step, since)
@@ -224,7 +232,7 @@ class StepExecutor(ABC, Generic[Kind]):
         """Return the outcome of a request that was answered without a task, or the step in flight."""
         if self.ends_later(step):
             return StepInFlight(op_id, step, None, since)
-        if self.looked_at_later(step):
+        if self.is_judged_later(step):
             return StepInFlight(op_id, step, None, since, answered=True)
         self.read_back(step)
         return self.judge(op_id, step, since)
@@ -243,7 +251,7 @@ class StepExecutor(ABC, Generic[Kind]):
             self.keep_refusal(op_id, step, refused)
             raise
 
-    def _find_lost(
+    def _resolve_lost_reply(
         self, op_id: str, step: Kind, sent: Inventory, why: str, *, may_repeat: bool
     ) -> Outcome[Kind] | StepInFlight[Kind]:
         """Return what happened to a request whose reply was lost.
@@ -257,14 +265,14 @@ class StepExecutor(ABC, Generic[Kind]):
         self.read_back(step)
         if self.is_done(step):
             return self.found_done(op_id, step, sent.taken_at, "the reply was lost; found done")
-        if self.comes_about(step, repeated=not may_repeat):
+        if self.is_seen_at_work(step, repeated=not may_repeat):
             return StepInFlight(op_id, step, None, sent.taken_at)
         reason = self.too_late_reason(step, sent)
         if reason is not None:
             return self.settle(op_id, Outcome(step, Verdict.FAILED, reason))
-        if may_repeat and self.twice_is_once(step, sent):
+        if may_repeat and self.may_be_repeated(step, sent):
             self._sent_once.discard(op_id)
-            return self.submit(op_id, step, sent, first=sent)
+            return self.submit(op_id, step, sent, first_snapshot=sent)
         return self._settle_lost(op_id, step, f"{why}; vCenter shows neither task nor effect")
 
     def _settle_withheld(self, op_id: str, step: Kind, reason: str, *, sent_before: bool) -> Outcome[Kind]:
@@ -319,7 +327,7 @@ class StepExecutor(ABC, Generic[Kind]):
         if error is not None:
             verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
             return self.settle(op_id, Outcome(step, verdict, error.line, duration_s, error.trouble, error.code))
-        return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, self.not_shown(step), duration_s))
+        return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, self.not_shown_reason(step), duration_s))
 
     def settle(self, op_id: str, outcome: Outcome[Kind], *, counts: bool = True) -> Outcome[Kind]:
         """Write the outcome to the journal and return it. `counts` is False if the step was never sent to vCenter.
@@ -340,25 +348,25 @@ class StepExecutor(ABC, Generic[Kind]):
         `ready` waits for the seconds that it is given. A slice without success counts at least in full: if the clock
         stands still meanwhile, the limit must not become longer.
         """
-        left_s = limit_s
-        while left_s > 0:
-            began_s, slice_s = self.passed_s(), min(SLICE_S, left_s)
+        remaining_s = limit_s
+        while remaining_s > 0:
+            began_s, slice_s = self.passed_s(), min(SLICE_S, remaining_s)
             if ready(slice_s):
                 return
-            left_s -= max(slice_s, self.passed_s() - began_s)
+            remaining_s -= max(slice_s, self.passed_s() - began_s)
             self.keep_lease()
 
     def wait_for_tasks(self, tasks: Collection[TaskRef], limit_s: float) -> dict[TaskRef, TaskEnd]:
         """Return the ends of the tasks that end within the limit, by task."""
         ends: dict[TaskRef, TaskEnd] = {}
 
-        def are_all_ended(slice_s: float) -> bool:
+        def have_all_ended(slice_s: float) -> bool:
             for end in self.vcenter.wait([task for task in tasks if task not in ends], slice_s):
                 ends[end.task] = end
             return len(ends) == len(tasks)
 
         if tasks:
-            self.wait_until(are_all_ended, limit_s)
+            self.wait_until(have_all_ended, limit_s)
         return ends
 
     def settle_cut_off(self, op_id: str, step: Kind) -> Outcome[Kind]:

@@ -34,12 +34,15 @@ from gpuops.plan.core.steps import (
 )
 
 HUNG_S: Final = 300.0
-"""A return step that takes longer delays no other step: neither steps of its host nor the limit of steps in flight."""
+"""A step of a return that takes longer no longer delays other steps of its host, and does not count as in flight."""
 
 # Constants, because each waiting step is compared with all of them whenever a step ends.
-_BESIDE_ITS_HOST: Final = (SetAttribute, SetVmDrs, CloseGate, OpenGate)
-_TO_A_HOST: Final = (PowerOnVm, ResumeVm, RelocateVm)
-_OF_MEMORY: Final = (SuspendVm, ResumeVm)
+_INDEPENDENT_OF_HOST: Final = (SetAttribute, SetVmDrs, CloseGate, OpenGate)
+"""Steps that wait for earlier steps of their VM only."""
+_NAMES_ITS_HOST: Final = (PowerOnVm, ResumeVm, RelocateVm)
+"""Steps that may name the host to use; any other step is on the present host of its VM."""
+_MOVES_MEMORY: Final = (SuspendVm, ResumeVm)
+"""Steps that write the memory of the VM to a datastore, or read it from there."""
 
 
 @dataclass(slots=True)
@@ -55,8 +58,8 @@ class WaitingStep:
     """Seconds until it may be tried again."""
     reason: str = ""
     """Why it is now done in another way."""
-    whatever_failed: bool = False
-    """Whether it is also sent if an earlier step of its VM failed."""
+    ignores_failures: bool = False
+    """Whether it is sent even if an earlier step of its VM failed."""
 
 
 @dataclass(slots=True)
@@ -74,10 +77,10 @@ class SentStep:
         return self.waiting.step
 
     @property
-    def hung(self) -> bool:
+    def is_hung(self) -> bool:
         """Whether no other step waits for it any more. A step that takes a VM is waited for until its time limit."""
-        back = (ResumeVm, PowerOffVm, *((PowerOnVm, SetVmDrs) if self.returning else ()))
-        return self.waited_s >= HUNG_S and isinstance(self.in_flight.step, back)
+        return_steps = (ResumeVm, PowerOffVm, *((PowerOnVm, SetVmDrs) if self.returning else ()))
+        return self.waited_s >= HUNG_S and isinstance(self.in_flight.step, return_steps)
 
 
 class _Starts:
@@ -90,12 +93,12 @@ class _Starts:
         for number in sorted(self._host_of):
             self._remaining[self._host_of[number]].append(number)
 
-    def in_turn(self, waiting: WaitingStep) -> bool:
-        """Return whether no other start of its host comes before it."""
+    def may_follow(self, waiting: WaitingStep) -> bool:
+        """Return whether no other start of its host comes before it; True for a step that is not a start."""
         number = waiting.number
         return number not in self._host_of or number == self._remaining[self._host_of[number]][0]
 
-    def sends(self, waiting: WaitingStep) -> None:
+    def note_sent(self, waiting: WaitingStep) -> None:
         """Note that it is sent, so that the next start of its host may follow at once."""
         if waiting.number in self._host_of:
             self._remaining[self._host_of[waiting.number]].remove(waiting.number)
@@ -115,7 +118,7 @@ class StepQueue:
 
     def add(self, step: Step) -> None:
         """Add a step that the plan did not contain; it is sent before any other step of its VM."""
-        self.waiting.append(WaitingStep(-1, self._steps, step, whatever_failed=True))
+        self.waiting.append(WaitingStep(-1, self._steps, step, ignores_failures=True))
         self._steps += 1
 
     @property
@@ -131,8 +134,8 @@ class StepQueue:
     def next_due_s(self) -> float:
         """Seconds until the first step in flight exceeds its time limit, or the first one may be retried."""
         remaining_s = [sent.limit_s - sent.waited_s for sent in self.sent]
-        resting = [waiting.rest_s for waiting in self.waiting if waiting.rest_s]
-        return max(1.0, min((*remaining_s, *resting)))
+        delays_s = [waiting.rest_s for waiting in self.waiting if waiting.rest_s]
+        return max(1.0, min((*remaining_s, *delays_s)))
 
     def ready(self, inventory: Inventory, *, broker_fails: bool = False) -> list[WaitingStep]:
         """Return the next steps to send, within the limits: in flight, per host, per datastore, one per VM.
@@ -152,9 +155,9 @@ class StepQueue:
 
         A step waits for the earlier waves of its VM and its host, and a start for the starts before it on its host.
         """
-        active = [sent for sent in self.sent if not sent.hung]
-        places = self._limits.in_flight - len(active)
-        if places <= 0:
+        active = [sent for sent in self.sent if not sent.is_hung]
+        free_places = self._limits.in_flight - len(active)
+        if free_places <= 0:
             return []
         busy_vms = {sent.step.vm for sent in self.sent}
         on_host, on_store = defaultdict[str | None, int](int), Counter[str]()
@@ -162,44 +165,43 @@ class StepQueue:
             on_host[_host(sent.step, inventory)] += 1
             on_store.update(_stores(sent.step, inventory))
         # a hung step holds up only its own VM (`busy_vms`), not the other steps of its host
-        first = self._first_waves((*(sent.waiting for sent in active), *self.waiting), inventory)
+        first_waves = self._first_waves((*(sent.waiting for sent in active), *self.waiting), inventory)
         # in a return, starts bring desktops back, and no desktop waits for another one
         starts = _Starts(() if self._returning else self.waiting, inventory)
         # vCenter keeps the DRS overrides of a cluster in one configuration: one change of it at a time
-        overridden = {_cluster(sent.step, inventory) for sent in active}
+        busy_clusters = {_cluster(sent.step, inventory) for sent in active}
         ready: list[WaitingStep] = []
         for waiting in candidates:
-            if len(ready) == places:
+            if len(ready) == free_places:
                 break
             host, vm = _host(waiting.step, inventory), waiting.step.vm
             if waiting.rest_s or vm in busy_vms or (host is not None and on_host[host] >= self._limits.per_host):
                 continue
-            earlier = any(waiting.wave > first[ref] for ref in _waits_behind(waiting.step, inventory))
-            if earlier or not starts.in_turn(waiting):
+            has_earlier_wave = any(waiting.wave > first_waves[ref] for ref in _waits_behind(waiting.step, inventory))
+            if has_earlier_wave or not starts.may_follow(waiting):
                 continue
             cluster = _cluster(waiting.step, inventory)
-            if cluster is not None and cluster in overridden:
+            if cluster is not None and cluster in busy_clusters:
                 continue
             stores = _stores(waiting.step, inventory)
             if any(on_store[store] >= self._limits.per_datastore for store in stores):
                 continue
             ready.append(waiting)
-            starts.sends(waiting)
-            overridden.add(cluster)
+            starts.note_sent(waiting)
+            busy_clusters.add(cluster)
             for store in stores:
                 on_store[store] += 1
             busy_vms.add(vm)
             on_host[host] += 1
         return ready
 
-    def _first_waves(self, has_steps: Iterable[WaitingStep], inventory: Inventory) -> dict[str, int]:
-        """Return the earliest wave that has not ended, for each host and each VM."""
-        first: dict[str, int] = {}
-        for waiting in has_steps:
+    def _first_waves(self, steps: Iterable[WaitingStep], inventory: Inventory) -> dict[str, int]:
+        """Return ref of a host or VM -> the earliest wave of its steps among these, which have not ended."""
+        first_waves: dict[str, int] = {}
+        for waiting in steps:
             for ref in _waits_behind(waiting.step, inventory):
-                if waiting.wave <= first.get(ref, waiting.wave):
-                    first[ref] = waiting.wave
-        return first
+                first_waves[ref] = min(waiting.wave, first_waves.get(ref, waiting.wave))
+        return first_waves
 
     def add_sent(self, waiting: WaitingStep, in_flight: StepInFlight) -> None:
         """Note that the step was sent."""
@@ -235,8 +237,8 @@ class StepQueue:
         if waiting in self.waiting:
             self.waiting.remove(waiting)
 
-    def spend(self, seconds: float) -> None:
-        """Count the time that has passed."""
+    def count_time(self, seconds: float) -> None:
+        """Count these seconds for the steps in flight and for those that wait to be retried."""
         for sent in self.sent:
             sent.waited_s += seconds
         for waiting in self.waiting:
@@ -249,7 +251,7 @@ class StepQueue:
 
 def _waits_behind(step: Step, inventory: Inventory) -> tuple[str, ...]:
     """Return the VM and the host whose earlier steps a step waits for. The host is left out if it does not matter."""
-    host = None if isinstance(step, _BESIDE_ITS_HOST) else _host(step, inventory)
+    host = None if isinstance(step, _INDEPENDENT_OF_HOST) else _host(step, inventory)
     return (step.vm,) if host is None else (step.vm, host)
 
 
@@ -262,12 +264,12 @@ def _cluster(step: Step, inventory: Inventory) -> str | None:
 
 def _stores(step: Step, inventory: Inventory) -> tuple[str, ...]:
     """Return the datastores of the VM if the step reads or writes its memory: it may be on any of them."""
-    vm = inventory.vms.get(step.vm) if isinstance(step, _OF_MEMORY) else None
+    vm = inventory.vms.get(step.vm) if isinstance(step, _MOVES_MEMORY) else None
     return vm.datastores if vm else ()
 
 
 def _host(step: Step, inventory: Inventory) -> str | None:
-    if isinstance(step, _TO_A_HOST) and step.host is not None:
+    if isinstance(step, _NAMES_ITS_HOST) and step.host is not None:
         return step.host
     vm = inventory.vms.get(step.vm)
     return vm.host if vm else None

@@ -1,4 +1,4 @@
-"""Executes settings of vCenter as a whole: custom attributes and roles. Rotations do not wait for them."""
+"""Executes settings of the vCenter itself: custom attributes and roles. Rotations do not wait for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RolesPort(Protocol):
 def roles_port(vcenter: Vcenter) -> RolesPort:
     """Return the vCenter as a port for roles. Raises Refused for a saved inventory, which has no roles."""
     if not isinstance(vcenter, RolesPort):
-        raise Refused("a saved inventory has no roles", hint="use --vcenter")
+        raise Refused("a saved inventory has no roles", hint="use --vcenter ADDRESS in place of --inventory")
     return vcenter
 
 
@@ -50,9 +50,9 @@ class VcenterSettingExecutor(StepExecutor[VcenterSetting]):
     def set(self, step: VcenterSetting) -> Outcome[VcenterSetting]:
         """Make the setting and return the outcome. Raises NotConnected (the intent stays open) and StateDamaged."""
         self.read_back(step)
-        started = self.begin(step)
-        assert isinstance(started, Outcome), "a setting has no task"
-        return started
+        outcome = self.begin(step)
+        assert isinstance(outcome, Outcome), "a setting has no task"
+        return outcome
 
     def read_back(self, step: VcenterSetting) -> None:
         """Read the setting."""
@@ -89,7 +89,7 @@ class VcenterSettingExecutor(StepExecutor[VcenterSetting]):
     def find_task(self, step: VcenterSetting, since: datetime) -> None:
         """Return None: a setting has no task."""
 
-    def twice_is_once(self, step: VcenterSetting, sent: Inventory) -> bool:
+    def may_be_repeated(self, step: VcenterSetting, sent: Inventory) -> bool:
         """Return whether a late arrival of the first request does no harm.
 
         vCenter refuses a second attribute of the same name. A role could have been changed by an admin meanwhile.

@@ -1,4 +1,4 @@
-"""Executes steps of VMs: what is against a step, and what may be sent twice. `vm_looks` decides when a VM is read.
+"""Executes steps of VMs: when a step must not be sent, and when twice. `vm_looks` decides when a VM is read.
 
 A reconfiguration whose reply was lost may be sent twice, because it carries the changeVersion of the configuration that
 it was made for: the first request that arrives changes the configuration, and vCenter refuses the other (vSphere API
@@ -49,13 +49,13 @@ from gpuops.plan.rotation.nights.guard import TAKING_STEPS, Guard
 from gpuops.plan.rotation.nights.night_refusals import is_refusal
 from gpuops.plan.rotation.power_moments import was_restarted_since
 
-LOOKS: Final = 2
-"""How often a desktop is read again when too much time passes between look and request."""
+MOST_LOOKS: Final = 2
+"""How often a desktop is read again at most if too much time passes between look and request."""
 
-STARTED_SINCE: Final = "was stopped, and somebody has started it again since the plan was made: it is theirs now"
+STARTED_SINCE: Final = "was stopped, and another user started it again since the plan was made: it is left running"
 
-STATE_LAG_S = 30
-"""A power state may lag behind the task that changed it; after this many seconds it is called unknown."""
+POWER_STATE_LAG_S = 30
+"""How long a power state may lag behind the task that changed it. After that the outcome is unknown."""
 
 
 class VmExecutor(VmLooks):
@@ -92,12 +92,12 @@ class VmExecutor(VmLooks):
         )
         self.former_logins: Mapping[str, str] = {}
         """By op id, the user that an effect was sent as, if it differs from the current user; else ""."""
-        self.leaving: set[str] = set()
-        """Refs of VMs that are already being suspended, whatever the last look showed."""
+        self.vms_being_stopped: set[str] = set()
+        """Refs of VMs that are already being suspended or shut down, whatever the last look showed."""
         self._starting: dict[str, PowerOnVm] = {}
         """By VM ref, the start that was sent, whatever the last look showed."""
 
-    def newly_read(self, step: Step) -> Step:
+    def refreshed(self, step: Step) -> Step:
         """Return the step, with the present host of a VM that is to be resumed.
 
         If the last look is too old, or no look has confirmed the lease since the last change, a step that takes a VM is
@@ -113,19 +113,22 @@ class VmExecutor(VmLooks):
 
     def already_done(self, step: Step) -> Outcome:
         if isinstance(step, CloseGate):
-            return Outcome(step, Verdict.SKIPPED, IN_MAINTENANCE)  # or a return would open a gate that is not ours
+            # a gate that is already closed is an admin's: as SKIPPED it is not noted as ours, and no return opens it
+            return Outcome(step, Verdict.SKIPPED, IN_MAINTENANCE)
         return super().already_done(step)
 
     def in_use_again(self, steps: Collection[Step]) -> Mapping[str, str]:
-        """By VM ref, why a desktop suspended behind a gate must be resumed, by a look at the gates."""
+        """Read the gates, and return VM ref -> why a desktop that was suspended behind its gate must be resumed."""
         self.inventory, reasons = self.step_gates.in_use_again(steps, self.inventory)
         return reasons
 
     def is_done(self, step: Step) -> bool:
-        """Return whether the latest look shows the VM as the step leaves it; a missing VM was removed, or is False."""
-        return (isinstance(step, CreationStep | RemoveVm) or step.vm in self.inventory.vms) and is_satisfied(
-            step, self.inventory
-        )
+        """Return whether the latest look shows the effect of the step.
+
+        Steps that create or remove a VM are judged without the VM too; any other step is not done if it is missing.
+        """
+        may_lack_vm = isinstance(step, CreationStep | RemoveVm)
+        return (may_lack_vm or step.vm in self.inventory.vms) and is_satisfied(step, self.inventory)
 
     def objection(self, step: Step) -> str | None:
         """Return why the step must not be sent, by the latest look or by the lease that covers its VM, or None."""
@@ -139,7 +142,13 @@ class VmExecutor(VmLooks):
         if reason is None and guard is not None:
             now = self.journal.clock()
             reason = guard.objection(
-                step, self.inventory, now, self._ended, self.leaving, self._ahead, tuple(self._starting.values())
+                step,
+                self.inventory,
+                now,
+                self._ended,
+                self.vms_being_stopped,
+                self._ahead,
+                tuple(self._starting.values()),
             )
         stops = isinstance(step, PowerOffVm | ShutDownGuest | RunInGuest)
         if reason is None and (stops or (isinstance(step, SuspendVm) and step.gives_way)):
@@ -152,23 +161,20 @@ class VmExecutor(VmLooks):
         A VM that powered off after the plan, and that a user then started again, belongs to that user. A VM that
         vSphere HA restarted is stopped.
         """
-        planned_vm, now = self.planned.vms.get(step.vm), self.inventory.vms.get(step.vm)
-        if (
-            planned_vm is None
-            or now is None
-            or planned_vm.started_at is None
-            or not was_restarted_since(planned_vm.started_at, now)
-        ):
+        planned_vm, vm = self.planned.vms.get(step.vm), self.inventory.vms.get(step.vm)
+        if planned_vm is None or vm is None or planned_vm.started_at is None:
+            return None
+        if not runs_anew(planned_vm.started_at, vm):
             return None
         return STARTED_SINCE if self.vcenter.started_by_others(step.vm, planned_vm.started_at) else None
 
     def last_objection(self, step: Step, judged: Inventory) -> str | None:
-        """Return why the step must not be sent, or None, judged again after what may take time: lease and journal."""
+        """Return why the step must not be sent, or None: judged again, because the journal was written meanwhile."""
         if isinstance(step, GateStep):
             self.inventory, reason = self.step_gates.objection(step, self.inventory)
             if reason is not None:
                 return reason
-        for _ in range(LOOKS):
+        for _ in range(MOST_LOOKS):
             if self._is_old(step):
                 self.forget_earlier_looks()
                 self.look_before([step])
@@ -178,9 +184,8 @@ class VmExecutor(VmLooks):
             if reason is not None or not self._is_old(step):
                 return reason
         if self._guard is not None and isinstance(step, TAKING_STEPS):
-            return (
-                f"the last look at the VM was more than {LOOK_S:.0f} s old before the step could be sent, {LOOKS} times"
-            )
+            age = f"more than {LOOK_S:.0f} s old"
+            return f"the last look at the VM was {age} before the step could be sent, {MOST_LOOKS} times"
         return None
 
     def keep_lease(self) -> None:
@@ -240,45 +245,44 @@ class VmExecutor(VmLooks):
         """Return whether the guest was asked to shut down, which takes a while."""
         return isinstance(step, ShutDownGuest)
 
-    def looked_at_later(self, step: Step) -> bool:
+    def is_judged_later(self, step: Step) -> bool:
         """Return whether the step is a marker or a gate: these are changed for many VMs in turn, then read together."""
         return isinstance(step, SetAttribute | GateStep)
 
-    def not_shown(self, step: Step) -> str:
-        """Return the reason for a step that vCenter called done and whose effect is not shown."""
+    def not_shown_reason(self, step: Step) -> str:
+        """Return the reason for a step that was reported as done and whose effect is not shown."""
         if isinstance(step, GateStep):
-            return "the broker called it done, and does not show it"
+            return "the broker reported success, and does not show the effect"
         if isinstance(step, ReconfigureVm) and step.vm in self.inventory.vms:
             loose_pins = pins_without_device(step.change, self.inventory.vms[step.vm])
             if loose_pins:
-                return (
-                    f"vCenter gave its devices other keys than expected: {', '.join(loose_pins)} binds no device of it"
-                )
-        return super().not_shown(step)
+                pins = ", ".join(loose_pins)
+                return f"vCenter gave its devices other keys than expected: {pins} binds no device of it"
+        return super().not_shown_reason(step)
 
     def too_late_reason(self, step: Step, sent: Inventory) -> str | None:
         """Return why a reconfiguration that is not done can no longer take effect, or None if it still may."""
-        before, now = self._versions(step, sent)
+        before, now = self._change_versions(step, sent)
         if not isinstance(step, ReconfigureVm) or before is None or now is None or before == now:
             return None
         return "the reply was lost, and another user has changed its configuration since (run the command again)"
 
-    def twice_is_once(self, step: Step, sent: Inventory) -> bool:
+    def may_be_repeated(self, step: Step, sent: Inventory) -> bool:
         """Return whether a second request and a late arrival of the first have the same effect as one request."""
         if isinstance(step, ReconfigureVm):
-            before, now = self._versions(step, sent)
+            before, now = self._change_versions(step, sent)
             return before is not None and before == now
         if isinstance(step, RelocateVm):
             # a move to the VM's own host does nothing; if the VM is on another host by now, it was moved
             vm_before, vm_now = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
             return vm_before is not None and vm_now is not None and vm_before.host == vm_now.host
-        # a late request to close a gate would close it when no run expects that any more;
-        # vCenter refuses a second VM of the same name in a folder
-        return wanted_power(step) is not None or isinstance(
+        # a power state is the same after two requests; vCenter refuses a second VM of the same name in a folder;
+        # CloseGate is not listed: a late request would close the gate when no run expects that any more
+        return power_afterwards(step) is not None or isinstance(
             step, SetAttribute | SetVmDrs | RunInGuest | OpenGate | CreationStep | RemoveVm
         )
 
-    def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:
+    def _change_versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:
         """Return the changeVersion of the VM that a request was based on, and the current one."""
         before, now = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
         return before.change_version if before else None, now.change_version if now else None
@@ -288,8 +292,8 @@ class VmExecutor(VmLooks):
         step, task = in_flight.step, in_flight.task
         if not isinstance(step, PowerOnVm):
             return False
-        foreign = task is not None and task.foreign
-        return foreign or self._was_running_before(in_flight.op_id, step, error)
+        is_foreign_task = task is not None and task.foreign
+        return is_foreign_task or self._was_running_before(in_flight.op_id, step, error)
 
     def found_done(
         self, op_id: str, step: Step, since: datetime, reason: str, duration_s: float | None = None
@@ -315,11 +319,11 @@ class VmExecutor(VmLooks):
             return lagging and step.vm in self.inventory.vms  # only the end of the program shows it
         if self.is_done(step):
             return True
-        power = wanted_power(step) if step.vm in self.inventory.vms else None
+        power = power_afterwards(step) if step.vm in self.inventory.vms else None
         if not lagging or power is None:
             return False
         self.forget_earlier_looks()
-        if not self.vcenter.wait_for_power([step.vm], power, STATE_LAG_S):
+        if not self.vcenter.wait_for_power([step.vm], power, POWER_STATE_LAG_S):
             return False
         self.look([step.vm])
         return self.is_done(step)
@@ -348,7 +352,7 @@ class VmExecutor(VmLooks):
         return outcome
 
 
-def wanted_power(step: Step) -> PowerState | None:
+def power_afterwards(step: Step) -> PowerState | None:
     """Return the power state that a step leads to, or None if the step does not change the power state."""
     match step:
         case PowerOnVm() | ResumeVm():

@@ -2,7 +2,8 @@
 
 A desktop gives up its GPUs only after a look of its own, made when everything before it had been sent. So if a machine
 and its clocks are paused, it sends at most one such request on an outdated look. If the lease or the journal takes long
-after the look, the desktop is read and judged once more."""
+after the look, the desktop is read and judged once more.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +45,10 @@ class StepGates:
         self._sources = sources
         self._planned = planned
         self._guard = guard
-        self._at_broker: dict[str, str] = {}
-        """VM refs whose gate a step changes, each with the broker's id of its machine, "" if unknown."""
+        self._gate_machines: dict[str, str] = {}
+        """VM ref -> the broker's id of its machine ("" if unknown), for VMs whose gate a step changes."""
         self._closed: dict[str, str] = {}
-        """VM refs whose gate this run has closed, or may have, each with the broker's id of its machine."""
+        """VM ref -> the broker's id of its machine, for VMs whose gate this run has closed, or may have."""
 
     @property
     def fails(self) -> bool:
@@ -59,19 +60,20 @@ class StepGates:
         gate = self._planned.vms[step.vm].gate if step.vm in self._planned.vms else None
         return (step.machine if isinstance(step, GateStep) else "") or (gate.machine if gate is not None else "")
 
-    def speaks_about(self, steps: Iterable[Step]) -> None:
-        """From now on, read the gates of the VMs whose gates these steps change at each look."""
-        self._at_broker |= {step.vm: step.machine for step in steps if isinstance(step, GateStep)}
+    def note_gate_steps(self, steps: Iterable[Step]) -> None:
+        """From now on, `read` includes the gates that these steps change."""
+        self._gate_machines |= {step.vm: step.machine for step in steps if isinstance(step, GateStep)}
 
     def read(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
-        """Return the inventory with the gates of those of these VMs whose gates a step changes."""
-        asked_about = {ref: self._at_broker[ref] for ref in self._at_broker.keys() & set(vms)}
-        return with_gates(inventory, asked_about, self._gates) if asked_about else inventory
+        """Return the inventory with the gates of these VMs, without VMs whose gate no step changes."""
+        machines = {ref: self._gate_machines[ref] for ref in self._gate_machines.keys() & set(vms)}
+        return with_gates(inventory, machines, self._gates) if machines else inventory
 
     def held_machine(self, vm: str) -> str | None:
         """Return the broker's id of the machine whose gate this night holds closed, or may; None if it does not."""
-        before = self._planned.vms.get(vm)
-        gate = before.gate if before is not None and self._guard is not None else None
+        planned_vm = self._planned.vms.get(vm)
+        # without a guard nothing is taken, so a gate that was closed before is not held by this run
+        gate = planned_vm.gate if planned_vm is not None and self._guard is not None else None
         return self._closed.get(vm, gate.machine if gate is not None and gate.closed else None)
 
     def in_use_again(self, steps: Collection[Step], inventory: Inventory) -> tuple[Inventory, Mapping[str, str]]:
@@ -93,7 +95,7 @@ class StepGates:
                 in_use = sessions.in_use(self._timeout_s(suspended[ref], inventory))
                 if in_use:
                     reasons[ref] = CAME_DURING
-                elif in_use is None and source is self._gates:
+                elif in_use is None and source is self._gates:  # the command need not know every session
                     reasons.setdefault(ref, MAY_HAVE_COME)
         return inventory, reasons
 
@@ -117,7 +119,7 @@ class StepGates:
             if gate is not None and gate.closed is not False:
                 return inventory, IN_MAINTENANCE if gate.closed else gate.refusal
         if self.fails:
-            return inventory, "the broker was not asked: it did not answer a moment ago"
+            return inventory, "gpuops did not ask the broker, which did not answer a moment ago"
         return inventory, None
 
     def change(self, step: GateStep, inventory: Inventory) -> None:
@@ -137,8 +139,8 @@ class StepGates:
             self._closed.pop(step.vm, None)
 
 
-FRESH: Final = timedelta(seconds=60)
-"""How old a look may be at the VMs that are only counted, not changed."""
+COUNTED_MAX_AGE: Final = timedelta(seconds=60)
+"""How old a look may be at VMs that the guard only counts, and no step changes."""
 
 LOOK_S: Final = 25.0
 """How old the look may be that a step is judged by when it is sent. A night that cannot keep this limit takes nothing.
@@ -198,9 +200,9 @@ class VmLooks(StepExecutor[Step]):
         self._sent_since_look = False
         self._ahead: timedelta | None = None
         """How far vCenter's clock was ahead of ours at the last look before steps; None if they cannot be compared."""
-        self._company_at: dict[str, datetime] = {}
+        self._counted_at: dict[str, datetime] = {}
         """By pool, vCenter's time when the VMs that the guard counts in it were last read."""
-        self._steered: set[str] = set()
+        self._drs_vms: set[str] = set()
         """Refs of VMs whose DRS override a step changes."""
         self._ended: list[Outcome] = []
 
@@ -213,9 +215,9 @@ class VmLooks(StepExecutor[Step]):
         if existing:
             self.inventory = self.vcenter.observe(self.inventory, existing)
         self._leases.note_look(self.inventory, vms, asked_s)
-        steered = self._steered.intersection(vms)
-        if steered:
-            self.inventory = self.vcenter.with_drs(self.inventory, steered)
+        drs_vms = self._drs_vms.intersection(vms)
+        if drs_vms:
+            self.inventory = self.vcenter.with_drs(self.inventory, drs_vms)
         self.inventory = self.step_gates.read(self.inventory, vms)
         self.just_read = frozenset(vms)
 
@@ -227,11 +229,11 @@ class VmLooks(StepExecutor[Step]):
         """
         vms = {step.vm for step in steps}
         vms |= self._leases.lock_vms(vms)
-        self._steered |= {step.vm for step in steps if isinstance(step, SetVmDrs)}
-        self.step_gates.speaks_about(steps)
+        self._drs_vms |= {step.vm for step in steps if isinstance(step, SetVmDrs)}
+        self.step_gates.note_gate_steps(steps)
         if self._guard is not None:
-            vms |= self._company(self._guard, self._guard.pools(steps, self.inventory))
-            vms |= self._guard.vms_sharing_kept_slots(steps, self.inventory)
+            vms |= self._stale_counted_vms(self._guard, self._guard.pools(steps, self.inventory))
+            vms |= self._guard.vms_beside_kept_slots(steps, self.inventory)
         asked_s = self.passed_s()
         if not ended and vms <= self._looked_at.keys():
             oldest_s = min((self._looked_at[ref] for ref in vms), default=asked_s)
@@ -262,14 +264,16 @@ class VmLooks(StepExecutor[Step]):
         paused machine do not show."""
         self._looked_at.clear()
 
-    def _company(self, guard: Guard, pools: Collection[str]) -> frozenset[str]:
-        """Return the VMs to count in those of the pools that were not read for a while."""
+    def _stale_counted_vms(self, guard: Guard, pools: Collection[str]) -> frozenset[str]:
+        """Return the VMs that the guard counts in these pools, if a pool was not read for `COUNTED_MAX_AGE`."""
         now = self.inventory.taken_at
-        stale = [pool for pool in pools if now - self._company_at.get(pool, self.planned.taken_at) > FRESH]
-        if not stale:
+        stale_pools = [
+            pool for pool in pools if now - self._counted_at.get(pool, self.planned.taken_at) > COUNTED_MAX_AGE
+        ]
+        if not stale_pools:
             return frozenset()
-        self._company_at |= dict.fromkeys(stale, now)
-        return guard.counted_vms(stale, self.inventory, self._ended)
+        self._counted_at |= dict.fromkeys(stale_pools, now)
+        return guard.counted_vms(stale_pools, self.inventory, self._ended)
 
     def read_back(self, step: Step) -> None:
         """Read the step's VM and the GPUs of its host again."""

@@ -1,14 +1,14 @@
-"""Runs outside rotations: single changes of VMs and hosts, new VMs, removals, marks, settings of vCenter.
+"""Runs outside rotations: single changes of VMs and hosts, clones and other new VMs, removals, settings of vCenter.
 
-A run stays open if its call is killed or cut off. The next call of the same kind and order settles and ends it.
+A run stays open if its call is killed or cut off. The next call of the same kind and order settles and ends it. After a
+lost reply, a clone is looked for by its name.
 
 New VMs are requested under the lock of rotations. vCenter then copies disks for hours: this is waited for without the
 lock, so that `rotate day` does not wait. A new VM is recognised by its inventory path and its settings.
 
 A VM that is removed is recognised by the instance UUID that the plan saw, and by the name and notes that gpuops gave
 it. Name and notes are read once more directly before each request.
-
-Clone a VM from a template, once: after a lost reply, the clone is looked for by its name."""
+"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.placement.project import project
 from gpuops.plan.vm.clone import PRIVILEGES, Clone, Cloning
 
-STEP_S: Final = float(Limits().step_timeout_s)
+STEP_TIMEOUT_S: Final = float(Limits().step_timeout_s)
 """How long a step that a killed call left in flight is waited for."""
 
 
@@ -68,7 +68,7 @@ def step_failure(outcome: Outcome[Any]) -> str:
 
 
 def settle_steps(
-    inventory: Inventory, journal: Journal, run: Run, site: Site, *, timeout_s: float = STEP_S
+    inventory: Inventory, journal: Journal, run: Run, site: Site, *, timeout_s: float = STEP_TIMEOUT_S
 ) -> tuple[dict[str, Outcome], Inventory]:
     """Wait for the steps that are in flight in this run, and return their outcomes by VM ref, and the latest look.
 
@@ -79,7 +79,9 @@ def settle_steps(
     return {outcome.step.vm: outcome for outcome in outcomes}, executor.inventory
 
 
-def _end_cut_off_run(inventory: Inventory, journal: Journal, run: Run, site: Site, timeout_s: float = STEP_S) -> None:
+def _end_cut_off_run(
+    inventory: Inventory, journal: Journal, run: Run, site: Site, timeout_s: float = STEP_TIMEOUT_S
+) -> None:
     """Settle all that a killed call left open in this run, and end it. Raises NotConnected and StateDamaged."""
     _, inventory = settle_steps(inventory, journal, run, site, timeout_s=timeout_s)
     for op_id, step in journal.open_settings(run):
@@ -136,7 +138,7 @@ def end_cut_off_runs(
     journal: Journal,
     site: Site,
     *,
-    timeout_s: float = STEP_S,
+    timeout_s: float = STEP_TIMEOUT_S,
     begun_before: datetime | None = None,
 ) -> None:
     """Settle and end the runs of this kind and order that killed calls left open. Sends nothing.
@@ -152,7 +154,8 @@ def end_cut_off_runs(
 CREATION_S: Final = 4 * 3600.0
 """Limit for new VMs: copying the disks of a large template takes hours."""
 
-_ERRORS: Final = {error.code: error for error in (NoPermission, Refused)}
+_ERROR_BY_CODE: Final = {error.code: error for error in (NoPermission, Refused)}
+"""The errors of a failed creation that are raised as they are; any other becomes StepFailed."""
 
 
 def request_vms(
@@ -164,8 +167,8 @@ def request_vms(
     StateDamaged; the run then stays open.
     """
     executor = VmExecutor(site.vcenter, journal, run, inventory, passed_s=site.passed_s)
-    started = [executor.begin(step) for step in steps]
-    return {outcome.step.vm: outcome for outcome in started if isinstance(outcome, Outcome)}, executor.inventory
+    begun = [executor.begin(step) for step in steps]
+    return {outcome.step.vm: outcome for outcome in begun if isinstance(outcome, Outcome)}, executor.inventory
 
 
 def end_cut_off_creations(kind: str, order: str, site: Site) -> None:
@@ -186,7 +189,7 @@ def make_settings(
 ) -> tuple[list[Outcome[VcenterSetting]], GpuopsError | None]:
     """Make these settings of vCenter in a run of this kind, until one fails.
 
-    Return the outcomes, and vCenter's error if the last one failed.
+    `steps` has at least one. Return the outcomes, and vCenter's error if the last one failed.
     """
     outcomes: list[Outcome[VcenterSetting]] = []
     with site.unlocked_journal() as journal, settled_run(kind, inventory, journal, site) as run:
@@ -203,13 +206,13 @@ def creation_error(name: str, outcome: Outcome | None) -> GpuopsError:
     if outcome is not None and outcome.verdict is Verdict.SKIPPED:
         return Refused(f"{name}: {outcome.reason}")
     if outcome is not None and outcome.verdict is Verdict.FAILED:
-        return _ERRORS.get(outcome.fault, StepFailed)(outcome.reason)
+        return _ERROR_BY_CODE.get(outcome.fault, StepFailed)(outcome.reason)
     reason = outcome.reason if outcome is not None and outcome.reason else "vCenter does not show it yet"
     return OutcomeUnknown(f"{name}: {reason}", hint="run the same command again: it makes no second VM")
 
 
 def next_removal_step(vm: Vm, notes: str) -> RemovalStep:
-    """Return the step that brings the VM closer to its removal: it is powered off first."""
+    """Return the next step of the VM's removal: a power-off if it runs, else the removal."""
     if vm.power is PowerState.OFF:
         return RemoveVm(vm.ref, vm.name, notes)
     return PowerOffForRemoval(vm.ref, vm.name, notes)

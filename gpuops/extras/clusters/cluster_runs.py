@@ -373,13 +373,13 @@ class ProgramExecutor(StepExecutor[RunClusterProgram]):
     def find_task(self, step: RunClusterProgram, since: datetime) -> None:
         """Return None: a program has no task."""
 
-    def twice_is_once(self, step: RunClusterProgram, sent: Inventory) -> bool:
+    def may_be_repeated(self, step: RunClusterProgram, sent: Inventory) -> bool:
         """Return False: a program must not run a second time."""
         return False
 
-    def not_shown(self, step: RunClusterProgram) -> str:
+    def not_shown_reason(self, step: RunClusterProgram) -> str:
         """Return what is left in the guests."""
-        return "; ".join(self.end.left) if self.end is not None else super().not_shown(step)
+        return "; ".join(self.end.left) if self.end is not None else super().not_shown_reason(step)
 
 
 class _Running:

@@ -95,9 +95,7 @@ def test_a_journal_that_was_sealed_anew_or_cut_off_does_not_have_the_head_that_w
     assert verify(state, "").whole, "nothing in it tells"
     audit = verify(state, "", noted)
     assert not audit.whole
-    assert audit.damage == (
-        f"record {noted} was noted, and the journal does not have it: it was cut off, or another one put in its place"
-    )
+    assert audit.damage == (f"record {noted} was noted, and the journal does not have it: it was removed or replaced")
     (state / FILE_NAME).unlink()
     assert "there is no journal" in verify(state, "", noted).damage
 
@@ -134,7 +132,7 @@ def test_a_torn_index_is_told_by_the_database_itself(state: Path) -> None:
 
 @pytest.mark.parametrize("head", ["7", "x:" + "0" * 64, "7:" + "0" * 63, ":"])
 def test_what_is_no_head_is_refused(state: Path, head: str) -> None:
-    with pytest.raises(UsageError, match="is no head of a journal"):
+    with pytest.raises(UsageError, match="is not a head of a journal"):
         verify(state, "", head)
 
 

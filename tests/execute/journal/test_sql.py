@@ -168,7 +168,7 @@ def test_a_file_that_another_process_makes_just_now_is_waited_for(
     with closing(sqlite3.connect(tmp_path / "x.sqlite")) as connection:
         refused = nullcontext() if opens else pytest.raises(sqlite3.OperationalError, match="database is locked")
         with refused:
-            database._into_wal(Refuses(connection))
+            database._switch_to_wal(Refuses(connection))
     assert len(statements) == (4 if opens else 1 if code == sqlite3.SQLITE_IOERR else 201)
 
 

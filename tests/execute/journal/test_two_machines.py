@@ -101,7 +101,7 @@ def test_a_run_that_was_stopped_between_its_look_and_its_first_line_does_not_beg
         return rotate(kind, POLICY if kind is RunKind.NIGHT else None, stopped.site(), apply=True, consent=consent)
 
     if kind is RunKind.NIGHT:
-        with pytest.raises(BegunSince, match="has begun on this vCenter since this one looked"):
+        with pytest.raises(BegunSince, match="has begun on this vCenter since this one read it"):
             late()
     else:
         assert late().exit_code == 0

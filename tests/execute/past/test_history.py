@@ -241,7 +241,7 @@ def test_what_a_person_gave_up_is_not_back(written: Written, tmp_path: Path) -> 
     assert (night.outcome, night.returned) == (PastOutcome.GIVEN_UP, 0)
     assert [incident.what for incident in night.incidents] == ["given up"]
     assert night.available.exact is None
-    written.journal.back([given_up])
+    written.journal.record_back([given_up])
     [night] = history(tmp_path).nights
     assert (night.outcome, night.returned) == (PastOutcome.DONE, 1)
 

@@ -34,7 +34,7 @@ def test_an_ml_vm_does_not_start_where_a_desktop_stayed(do: Do, world: World) ->
     world.failing["vm-1"] = StepFailed("no space on ssd")
     outcomes = do((SuspendVm("vm-1"),), (PowerOnVm("vm-91", "host-1"), PowerOnVm("vm-92", "host-2")))
     assert verdicts(outcomes) == {"vm-1": Verdict.FAILED, "vm-91": Verdict.SKIPPED, "vm-92": Verdict.DONE}
-    assert "desktop-01 was not suspended on its host" in outcomes[1].reason
+    assert "desktop-01, whose GPUs it needs, was not suspended" in outcomes[1].reason
 
 
 def test_a_desktop_in_use_is_not_suspended_whatever_the_plan_says(do: Do, world: World) -> None:

@@ -68,7 +68,7 @@ def test_a_start_that_is_tried_again_waits_for_none_that_comes_later() -> None:
     [starting] = queue.ready(inventory)
     queue.retry_later(starting, 20.0)
     assert queue.ready(inventory) == [], "the first rests"
-    queue.spend(20.0)
+    queue.count_time(20.0)
     assert [waiting.step for waiting in queue.ready(inventory)] == [first]
     queue.end(starting)
     assert [waiting.step for waiting in queue.ready(inventory)] == [second]

@@ -13,7 +13,7 @@ from pytest_mock import MockerFixture
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.execute.steps.vm_looks import FRESH, LOOK_S
+from gpuops.execute.steps.vm_looks import COUNTED_MAX_AGE, LOOK_S
 from gpuops.model.desktops.evidence import SessionCount, Source
 from gpuops.model.measurements.measurement import CPU_MHZ, CounterWindow
 from gpuops.model.nights.rotation_policy import IdleRule, Policy, Pool
@@ -36,7 +36,7 @@ def test_who_counts_towards_a_floor_is_looked_at_pool_by_pool(world: World, jour
     )
     guard = Guard(Policy("small", pools), StepCounts(4), CATALOG)
     executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
-    world.now += 2 * FRESH
+    world.now += 2 * COUNTED_MAX_AGE
     executor.look(["vm-1"])  # vCenter's time is known now
     for ref in ("vm-2", "vm-4"):
         world.set(ref, name=f"{executor.planned.vm(ref).name}-renamed")
@@ -58,7 +58,7 @@ def test_desktops_that_wake_up_while_the_night_goes_on_stop_it_in_their_pool(wor
     executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
     for ref in woken_refs:
         world.set(ref, power=PowerState.ON)
-    world.now += 2 * FRESH
+    world.now += 2 * COUNTED_MAX_AGE
     executor.look(["vm-1"])  # vCenter's time is known now
     executor.look_before([SuspendVm("vm-1")])
     outcome = executor.begin(SuspendVm("vm-1"))

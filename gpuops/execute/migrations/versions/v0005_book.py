@@ -57,7 +57,7 @@ EARLIER: Final[Mapping[str, tuple[Contents, str]]] = {
     "container_jobs": (Contents.JOURNAL, _JOBS),
     "runner_targets": (Contents.RUNNERS, _TARGETS),
 }
-"""By table: what reads its rows as records of the book. Commands that only read use it before an upgrade."""
+"""By table: who has it, and the query that reads its rows as records of the book, which reads before an upgrade use."""
 _DROPPED: Final = {
     "pools": ("pool_leases", "pools", "pools_schema"),
     "container_jobs": ("container_job_records", "container_jobs"),
@@ -77,7 +77,7 @@ def upgrade() -> None:
     context = op.get_context()
     contents = context.opts["contents"]
     if Contents.JOURNAL not in contents:
-        return  # the book stands with the journal; `take_over` (journal/book.py) moves what is in a file of its own
+        return  # the book is in the journal's database; `take_over` (journal/book.py) moves records of other files
     op.create_table(
         "book_records",
         Column("vcenter", String, primary_key=True),
