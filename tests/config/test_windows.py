@@ -175,7 +175,7 @@ def test_days_times_and_zone(text: str, days: set[Weekday]) -> None:
         ("", "is not a window"),
         ("Sat 22:00 Europe/Berlin", "is not a window"),
         ("Sat 22:00-04:00", "is not a window"),
-        ("Sat 25:00-04:00 UTC", "are not times of day"),
+        ("Sat 25:00-04:00 UTC", "is not a time of day"),
         ("Sat 22:00-22:00 UTC", "opens and closes at the same time, 22:00"),
         ("Sat 22:00-04:00 Europe/Bonn", "is not an IANA zone"),
         ("Samstag 22:00-04:00 UTC", "'Samstag' is not a day of the week"),
