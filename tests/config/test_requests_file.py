@@ -78,7 +78,7 @@ def test_what_the_command_line_lacks_is_named_as_options() -> None:
         request_of({"profile": "a40-8q"})
     with pytest.raises(
         UsageError,
-        match=r"^say either profile \(vGPUs\) or gpus \(whole GPUs\) or device \(given ones\) or device_group$",
+        match=r"^give one of profile \(vGPUs\), gpus \(whole GPUs\), device \(GPUs by address\) and device_group$",
     ):
         request_of({"vcpu": 1, "memory": "1GiB"})
     assert request_of({"gpus": 2, "vcpu": 1, "memory": "1GiB"}) == Workload("request", 1, 1024, gpus=2)
