@@ -9,7 +9,7 @@ import pytest
 from gpuops.config.vcenter.destination import Destination
 from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.sources import read_configuration, resolve
-from gpuops.config.vcenter.targets import NotifySettings, checked_entry, shown, url_of
+from gpuops.config.vcenter.targets import NotifySettings, checked_entry, receiver_label, url_of
 from gpuops.errors import TargetError
 from gpuops.model.vcenter.target import Secret
 
@@ -97,4 +97,4 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_shown_of_a_receiver(entry: str, url: str, shown_receiver: str) -> None:
-    assert shown(entry, Secret(url)) == shown_receiver
+    assert receiver_label(entry, Secret(url)) == shown_receiver
