@@ -181,7 +181,7 @@ def _refuse_weaker(parameters: Mapping[str, str]) -> None:
         mode, origin = os.environ.get("PGSSLMODE"), "the environment sets PGSSLMODE"
     if mode and mode != VERIFIED:
         raise UsageError(
-            f"{origin}={mode}, but gpuops needs {VERIFIED} for a server on another machine",
+            f"{origin}={mode}, which is weaker than {VERIFIED}: a server on another machine must prove who it is",
             hint=f"set sslmode={VERIFIED} in the URL, and sslrootcert=FILE, the CA certificate of the server",
         )
 
@@ -189,5 +189,5 @@ def _refuse_weaker(parameters: Mapping[str, str]) -> None:
 def without_password(url: str) -> str:
     """Return the same URL. Raises ValueError if it contains a password: a file of settings must not."""
     if holds_password(url):
-        raise ValueError("it contains a password: put that into ~/.pgpass")
+        raise ValueError("this file must not contain a password: put it into ~/.pgpass")
     return url

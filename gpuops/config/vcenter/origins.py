@@ -225,7 +225,7 @@ def _journal(url: str | None) -> str:
     """Return the URL of a database, or a text in its place if it contains a password."""
     if url is None:
         return NOT_SET
-    return "set; it contains a password" if holds_password(url) else url
+    return "set, with a password in it" if holds_password(url) else url
 
 
 def _password(where: Destination, origins: _Origins, environ: Mapping[str, str]) -> Setting:
@@ -243,8 +243,8 @@ def _password_setting(name: str, source: PasswordSource | None, origins: _Origin
         case Secret():
             text = "set"
         case Path() as file:
-            text = f"set, from file {file}{'' if file.exists() else ', which does not exist'}"
+            text = f"set, from file {file}{'' if file.exists() else ', which is not there'}"
         case Credential(credential, directory):
-            missing_text = "" if directory else ", which only a systemd unit can read"
+            missing_text = "" if directory else ", which a systemd unit alone has"
             text = f"set, from the credential {credential}{missing_text}"
     return Setting(name, text, origins.place_of(source.origin))

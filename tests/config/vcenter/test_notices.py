@@ -40,7 +40,7 @@ def test_a_secret_does_not_stand_in_the_file(entry: str, tmp_path: Path) -> None
     with pytest.raises(TargetError) as raised:
         read_configuration(path)
     assert "targets.prod.notify" in raised.value.message
-    assert "say env:VARIABLE, file:PATH or credential:NAME" in raised.value.message
+    assert "write env:VARIABLE, file:PATH or credential:NAME" in raised.value.message
     assert "s3cr3t" not in raised.value.line
 
 
