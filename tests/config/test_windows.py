@@ -231,8 +231,8 @@ def test_without_one_zone_an_offset_is_asked_for() -> None:
     kolkata = Window(time(20), time(5), ZoneInfo("Asia/Kolkata"))
     local = parse_moment("--at", "2026-11-23 22:00")
     for windows, message in (
-        ((), "2026-11-23 22:00: in which zone? the policy has no windows"),
-        ((BERLIN, kolkata), "2026-11-23 22:00: in which zone? the windows are in Asia/Kolkata, Europe/Berlin"),
+        ((), "2026-11-23 22:00 needs a time zone: the policy has no windows"),
+        ((BERLIN, kolkata), "2026-11-23 22:00 needs a time zone: the windows are in Asia/Kolkata, Europe/Berlin"),
     ):
         with pytest.raises(UsageError) as refused:
             Policy("p", (), windows=windows).moment(local)
