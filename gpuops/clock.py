@@ -1,4 +1,4 @@
-"""Tells the time of day and the seconds that pass, and waits, for the whole program; nothing else asks the machine.
+"""The only module that reads the clocks of the machine: the time of day and the passing seconds. It also waits.
 
 Code that needs the time gets `wall_clock` as an argument (`Site.clock`, the journal, the simulator's real time), or
 calls it here. `set_ahead` is the only switch: it moves the time of day everywhere at once, for holders of `wall_clock`
@@ -27,7 +27,7 @@ def wall_clock() -> datetime:
 
 
 def machine_time() -> datetime:
-    """Return the time of the machine's own clock, in UTC: it stamps files and judges certificates.
+    """Return the time of the machine's own clock, in UTC, for stamps of files and checks of certificates.
 
     `set_ahead` does not change it.
     """
@@ -45,24 +45,25 @@ def pause(seconds: float) -> None:
 
 
 def rounds(
-    rests_s: Sequence[float],
-    within_s: float = math.inf,
+    pauses_s: Sequence[float],
+    timeout_s: float = math.inf,
     *,
-    rest: Callable[[float], None] | None = None,
-    seconds: Callable[[], float] | None = None,
+    wait: Callable[[float], None] | None = None,
+    read_clock_s: Callable[[], float] | None = None,
 ) -> Iterator[float]:
-    """Yield the seconds that remain: at once, after each rest, and at the end 0.0 for a last round.
+    """Yield once for each round of a loop that polls: the seconds that remain of the timeout, and 0.0 for a last round.
 
-    The last of `rests_s` repeats. `rest` and `seconds` replace `pause` and `passed_s` where another clock counts.
+    The first round begins at once, each other one after the next of `pauses_s`, whose last one repeats. `wait` and
+    `read_clock_s` replace `pause` and `passed_s` for another clock.
     """
-    rest, seconds = rest or pause, seconds or passed_s
-    until_s = seconds() + within_s
-    for rest_s in chain(rests_s, repeat(rests_s[-1])):
-        left_s = until_s - seconds()
-        if left_s <= 0:
+    wait, read_clock_s = wait or pause, read_clock_s or passed_s
+    deadline_s = read_clock_s() + timeout_s
+    for pause_s in chain(pauses_s, repeat(pauses_s[-1])):
+        remaining_s = deadline_s - read_clock_s()
+        if remaining_s <= 0:
             break
-        yield left_s
-        rest(max(0.0, min(rest_s, until_s - seconds())))
+        yield remaining_s
+        wait(max(0.0, min(pause_s, deadline_s - read_clock_s())))
     yield 0.0
 
 

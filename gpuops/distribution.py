@@ -1,4 +1,4 @@
-"""Holds the name of the package for pip, refuses files of another project in our folder, and says how to add extras.
+"""The name of the package for pip, a check for another project of the same name, and how to install extras.
 
 The name `gpuops` on the Python Package Index belongs to another project, whose import package and command have our
 names (versions 0.1.0 and 0.1.1). In one environment, each overwrites files of the other, so neither matches its lock.
@@ -41,7 +41,7 @@ EXTRAS: Final = {
 
 
 def install_extra(extra: str, prefix: Path = Path(sys.prefix)) -> str:
-    """Return the command that adds an extra's packages to this installation, by the tool that made it (pipx, uv, pip).
+    """Return the command that adds the packages of an extra, for the tool that installed gpuops: pipx, uv or pip.
 
     >>> install_extra("ssh", Path("/home/me/.local/share/pipx/venvs/gpuops-vsphere"))
     'pipx inject gpuops-vsphere asyncssh'

@@ -35,27 +35,27 @@ class Trouble(StrEnum):
     """What an error of vCenter means for the caller. There are these six and no others."""
 
     LOST = "lost"
-    """The reply did not come, or not whole: whether it happened is not known. Look, never repeat blind."""
+    """The reply was lost or is incomplete: it is not known whether the change happened. Read vCenter before a retry."""
     SESSION = "session"
-    """The login is over: log in once more, and read anew."""
+    """The login has ended: log in and read again."""
     BUSY = "busy"
     """Another task uses the object: wait, and try a few times."""
     STATE = "state"
     """The object is in another state than expected: read it; it may be as requested already."""
     CAPACITY = "capacity"
-    """There is no room for it: it fails again until something is freed."""
+    """A GPU, memory or another resource is missing: a retry fails until something is freed."""
     DENIED = "denied"
-    """It is refused, and will be refused again. Also for errors that fit none of the others."""
+    """vCenter refuses it, and would refuse a retry too. Also for errors that fit none of the others."""
 
 
 class GpuopsError(Exception):
-    """One clear line: what, why; `hint` is the next move."""
+    """An error of gpuops. `message` says in one line what failed and why; `hint` is the next step."""
 
     exit_code: ClassVar[int] = 1
     code: ClassVar[str] = "internal-error"
     trouble: Trouble = Trouble.DENIED
     reboot_due: bool = False
-    """Whether the error came after a change on a host that may take a reboot of it."""
+    """Whether a host was changed before the error, so that it may need a reboot."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -115,9 +115,9 @@ class VmNotFound(UsageError):
     code = "vm-not-found"
 
     def __init__(self, name: str, *, near: Sequence[str] = (), hint: str = "") -> None:
-        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        suggestion = f"; did you mean {', '.join(near)}?" if near else ""
         super().__init__(
-            f"no VM {name!r} in this vCenter{meant}",
+            f"no VM {name!r} in this vCenter{suggestion}",
             hint=hint or "gpuops inventory --vms shows the names this login can see",
         )
 
@@ -128,7 +128,10 @@ class VmAmbiguous(UsageError):
     code = "vm-ambiguous"
 
     def __init__(self, name: str, paths: Sequence[str]) -> None:
-        super().__init__(f"{len(paths)} VMs are named {name!r}: {', '.join(paths)}", hint="name one by its path")
+        super().__init__(
+            f"{len(paths)} VMs are named {name!r}: {', '.join(paths)}",
+            hint="give the path of one of them instead of the name",
+        )
 
 
 class HostNotFound(UsageError):
@@ -137,8 +140,10 @@ class HostNotFound(UsageError):
     code = "host-not-found"
 
     def __init__(self, name: str, *, near: Sequence[str] = ()) -> None:
-        meant = f"; did you mean {', '.join(near)}?" if near else ""
-        super().__init__(f"no host {name!r} in this vCenter{meant}", hint="gpuops inventory --hosts shows the hosts")
+        suggestion = f"; did you mean {', '.join(near)}?" if near else ""
+        super().__init__(
+            f"no host {name!r} in this vCenter{suggestion}", hint="gpuops inventory --hosts shows the hosts"
+        )
 
 
 class Refused(GpuopsError):
@@ -240,7 +245,7 @@ class StateDamaged(GpuopsError):
 
 
 def say_applied(error: BaseException, applied: bool | None) -> None:
-    """Note in an error that ends a command whether vCenter was changed before it; None = not known."""
+    """Note in an error whether vCenter was changed before it; None = not known. The end of a command reports it."""
     vars(error)["applied"] = applied
 
 

@@ -1,7 +1,7 @@
-"""What each optional capability below `gpuops/extras` adds: the one table by which the core reaches them.
+"""The table of the extras, the optional capabilities below `gpuops/extras`, with which the core finds them.
 
-The core imports no extra. It asks this table by name, and a module is imported when something of it is used. An extra
-whose folder was removed adds nothing.
+The core does not import extras. It looks up names in this table, and imports a module of an extra when it is used. An
+extra whose folder was removed adds nothing.
 """
 
 from __future__ import annotations
@@ -135,6 +135,7 @@ def task_module(task: str) -> str | None:
 
 
 def _module_of(tables: Mapping[str, Mapping[str, str]], name: str) -> str | None:
+    """Return the module of that name in the table of an extra; None if no extra has it. Raises UsageError as `load`."""
     extra = next((extra for extra, modules in tables.items() if name in modules), None)
     if extra is None:
         return None
@@ -145,7 +146,8 @@ def _module_of(tables: Mapping[str, Mapping[str, str]], name: str) -> str | None
 def _check_installed(extra: str) -> None:
     if not is_installed(extra):
         raise UsageError(
-            f"gpuops is installed without {extra}", hint=f"install a gpuops that contains gpuops/extras/{extra}"
+            f"this installation of gpuops does not contain {extra}",
+            hint=f"install gpuops with the folder gpuops/extras/{extra}",
         )
 
 

@@ -22,7 +22,7 @@ class Stepped:
 
 def test_the_last_rest_repeats_and_none_outlasts_the_time() -> None:
     stepped = Stepped()
-    rounds = list(clock.rounds((1.0, 2.0), 6.0, rest=stepped.rest, seconds=lambda: stepped.now_s))
+    rounds = list(clock.rounds((1.0, 2.0), 6.0, wait=stepped.rest, read_clock_s=lambda: stepped.now_s))
     assert (rounds, stepped.rests_s) == ([6.0, 5.0, 3.0, 1.0, 0.0], [1.0, 2.0, 2.0, 1.0])
 
 

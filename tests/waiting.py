@@ -20,7 +20,7 @@ def wait_until(
     every_s: float = 0.02,
 ) -> T:
     """Return the first answer of `look` that is true. Fails when the time is up, or when `process` ends before."""
-    for _ in rounds((every_s,), within_s, rest=time.sleep, seconds=time.monotonic):
+    for _ in rounds((every_s,), within_s, wait=time.sleep, read_clock_s=time.monotonic):
         answer = look()
         if answer:
             return answer

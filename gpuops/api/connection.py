@@ -327,10 +327,10 @@ def _warn_of_unverified(
 
     Raises NotTrusted for a connection that is refused: see `connect_checked`.
     """
-    from gpuops.config.vcenter.destination import Simulated, doubt
+    from gpuops.config.vcenter.destination import Simulated, certificate_warning
     from gpuops.execute.state.state_dir import default_state_dir, log_unverified_certificate
 
-    warning = doubt(where, guarded=require_verified, decided=unverified_accepted)
+    warning = certificate_warning(where, guarded=guarded, decided=decided)
     if warning is not None and not isinstance(where, Simulated):
         warn(warning)
         moment = wall_clock().isoformat(timespec="seconds")

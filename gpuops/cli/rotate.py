@@ -251,11 +251,11 @@ def day(
       gpuops rotate day --yes --vcenter prod
     """
     from gpuops.api import rotate_day
-    from gpuops.config.policy import said_policy
-    from gpuops.console.running import carry_out, vcenter_wait_for, waits_for_answer
+    from gpuops.config.policy import policy_or_error
+    from gpuops.console.running import carry_out, somebody_is_asked, vcenter_wait_under
 
     _tell_begun()
-    rules = said_policy(policy)
+    rules = policy_or_error(policy)
     carry_out(
         partial(rotate_day, rules, by_timer=by_timer, asks=waits_for_answer(run_options)),
         "rotate-day",
@@ -316,10 +316,10 @@ def restore(
       gpuops rotate restore --from-markers --policy templates/policy.yaml --yes --vcenter prod
     """
     from gpuops.api import rotate_restore
-    from gpuops.config.policy import said_policy
-    from gpuops.console.running import carry_out, vcenter_wait_for, waits_for_answer
+    from gpuops.config.policy import policy_or_error
+    from gpuops.console.running import carry_out, somebody_is_asked, vcenter_wait_under
 
-    rules = said_policy(policy)
+    rules = policy_or_error(policy)
     vms = tuple(vm or ())
     carry_out(
         partial(rotate_restore, rules, vms=vms, from_markers=from_markers, asks=waits_for_answer(run_options)),

@@ -44,7 +44,7 @@ def _type_in_file(kind: Any) -> Any:
 
 @cache
 def _struct_for_schema(section: type) -> type[msgspec.Struct]:
-    """Return a struct with the keys, defaults and descriptions of the section in a file; its schema is made from it."""
+    """Return a struct with the section's keys, defaults and descriptions as a file has them."""
     fields, docstrings = [], _docstrings_of_fields(section)
     for field in fields_of(section):
         kind, default = _type_in_file(field.type), {"default": field.default, "default_factory": field.default_factory}

@@ -157,6 +157,4 @@ def find_layout(name: str, layouts: Iterable[GpuLayout], file: Path) -> GpuLayou
         return by_name[name]
     near = get_close_matches(name, by_name, n=3)
     suggestion = f"; did you mean {', '.join(near)}?" if near else f"; it has: {', '.join(list(by_name)[:10])}"
-    raise UsageError(
-        f"{file} has no layout {name!r}{suggestion}", hint=f"gpuops host mig check {file} lists its layouts"
-    )
+    raise UsageError(f"{file} has no layout {name!r}{suggestion}", hint="use the name of a layout in this file")

@@ -46,23 +46,23 @@ from gpuops.model.window import Window
 from gpuops.model.workloads.job_rules import JobRules, is_pattern
 
 SLOT_MINUTES = 15
-"""A forecast is made of quarters of an hour; the desktops that come back within one need about as long."""
+"""A forecast has one value for each quarter of an hour: a desktop needs about as long to come back."""
 MOST_AHEAD_MINUTES = 4 * 60
 """The limit of `ahead_min`; with more, desktops would run half a day without a user."""
 
-_Askable = Literal["console", "cpu", "counters", "nvidia-smi", "sessions", "broker", "command"]
-_ASKABLE = tuple(map(Source, get_args(_Askable)))
-"""What a pool may require."""
-_ASKABLE_SCHEMA: Final = {"enum": list(get_args(_Askable))}
+_RequirableName = Literal["console", "cpu", "counters", "nvidia-smi", "sessions", "broker", "command"]
+_REQUIRABLE = tuple(map(Source, get_args(_RequirableName)))
+"""The evidence that a pool may require."""
+_REQUIRABLE_SCHEMA: Final = {"enum": list(get_args(_RequirableName))}
 
 NO_OWNER = "none"
 ANY_TIME = "any"
 
 
-def _askable(value: Any) -> Source:
-    """Return the source of this name. Raises Mistaken for one without readings: no desktop would be idle by it."""
-    if value not in _ASKABLE:
-        raise Mistaken(f"{str(value)!r} is not evidence that a pool can require", f"use some of {names(_ASKABLE)}")
+def _requirable_source(value: Any) -> Source:
+    """Return the source of this name. Raises Mistaken for a source without readings, with which no desktop is idle."""
+    if value not in _REQUIRABLE:
+        raise Mistaken(f"{str(value)!r} is not evidence that a pool can require", f"use some of {names(_REQUIRABLE)}")
     return Source(value)
 
 
@@ -70,7 +70,10 @@ class EvidenceSection(Section):
     """What must be known of a desktop of the pool, and be idle; anything else can keep it, and no more."""
 
     required: Annotated[
-        tuple[Annotated[Source, Reads(_askable, Annotated[Any, Meta(extra_json_schema=_ASKABLE_SCHEMA)])], ...],
+        tuple[
+            Annotated[Source, Reads(_requirable_source, Annotated[Any, Meta(extra_json_schema=_REQUIRABLE_SCHEMA)])],
+            ...,
+        ],
         Meta(min_length=1),
     ]
 
@@ -92,24 +95,25 @@ class ReadySection(Section):
         return ReadyAhead(timedelta(minutes=self.ahead_min), self.zone or ZoneInfo("UTC"))
 
 
-def _number_alone(value: Any) -> Any:
+def _ready_mapping(value: Any) -> Any:
     """Return the mapping of a `ready` key; a number alone stands for `at_least`. Raises Mistaken."""
     if isinstance(value, int) and not isinstance(value, bool):
         return {"at_least": value}
     if isinstance(value, dict):
         return value
-    raise Mistaken(f"{value!r} is neither a number of desktops nor a forecast", _SAY_READY)
+    raise Mistaken(f"{value!r} is neither a number of desktops nor a forecast", _READY_HINT)
 
 
-_SAY_READY = "such as 10, or {at_least: 2, ahead_min: 60}"
-_Ready = Annotated[ReadySection, Before(_number_alone, int | ReadySection)]
+_READY_HINT = "write a number such as 10, or {at_least: 2, ahead_min: 60}"
+_Ready = Annotated[ReadySection, Before(_ready_mapping, int | ReadySection)]
 
 
-def _none_is_said(owner: Any) -> Any:
+def _owner_or_none(owner: Any) -> Any:
+    """Return the mark, None for `none`. Raises Mistaken for an empty key or another text."""
     if owner is None:
-        raise Mistaken("is empty", _SAY_OWNER)
+        raise Mistaken("is empty", _OWNER_HINT)
     if isinstance(owner, str) and owner != NO_OWNER:
-        raise Mistaken(f"{owner!r} is not a mark", _SAY_OWNER)
+        raise Mistaken(f"{owner!r} is not a mark", _OWNER_HINT)
     return None if owner == NO_OWNER else owner
 
 
@@ -123,13 +127,13 @@ class PoolSection(Section):
     evidence: EvidenceSection | None = None
     floor: Annotated[int, Meta(ge=0)] = 0
     ready: _Ready = ReadySection()
-    owner: Annotated[Mark | None, Before(_none_is_said, Mark | Literal["none"])] | UnsetType = UNSET
+    owner: Annotated[Mark | None, Before(_owner_or_none, Mark | Literal["none"])] | UnsetType = UNSET
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     directpath: DirectPath = DirectPath.LEAVE
 
     def __post_init__(self) -> None:
         if self.owner is UNSET and not was_accepted():
-            raise Mistaken(f"pool {self.name!r} has no `owner`: the mark that its desktops' owners set", _SAY_OWNER)
+            raise Mistaken(f"pool {self.name!r} has no `owner`: the mark that its desktops' owners set", _OWNER_HINT)
 
     def pool(self) -> Pool:
         return Pool(
@@ -146,13 +150,14 @@ class PoolSection(Section):
         )
 
 
-_SAY_OWNER = "owner: {attribute: gpuops.owner}, or `owner: none` if this file alone may select"
+_OWNER_HINT = "write `owner: {attribute: gpuops.owner}`, or `owner: none` if only this file selects desktops"
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-def _checked_entry(queued: QueuedVm) -> QueuedVm:
+def _check_queued(queued: QueuedVm) -> QueuedVm:
+    """Return the same entry of the queue. Raises Mistaken for keys that do not fit together."""
     if (queued.vm is None) == (queued.vms is None):
         raise Mistaken("give either `vm` or `vms`")
     for name in queued.names:
@@ -160,13 +165,14 @@ def _checked_entry(queued: QueuedVm) -> QueuedVm:
             raise Mistaken(f"{name!r} would start every VM", "use a narrower pattern, such as `ml-*`")
     if queued.count is not None and not is_pattern(queued.names[0]) and queued.count > len(queued.names):
         raise Mistaken(
-            f"`count: {queued.count}`, but the number of VMs named is {len(queued.names)}",
+            f"`count` is {queued.count}, but the entry names only {len(queued.names)} VMs",
             "name more VMs, or a pattern: `ml-*`",
         )
     return queued
 
 
-def _checked_rules(rules: JobRules) -> JobRules:
+def _check_rules(rules: JobRules) -> JobRules:
+    """Return the same rules. Raises Mistaken if they name no VM and no template."""
     if not rules.names:
         raise Mistaken("no VM can run jobs", "add `vms`, or a `template` to clone them from")
     return rules
@@ -175,17 +181,17 @@ def _checked_rules(rules: JobRules) -> JobRules:
 class MlSection(Section):
     """The queue whole."""
 
-    queue: tuple[Annotated[QueuedVm, Reads(_checked_entry, QueuedVm)], ...] = ()
+    queue: tuple[Annotated[QueuedVm, Reads(_check_queued, QueuedVm)], ...] = ()
     stop: MlStop = MlStop()
     checkpoint: Checkpoint = Checkpoint()
-    jobs: Annotated[JobRules, Reads(_checked_rules, JobRules)] | None = None
+    jobs: Annotated[JobRules, Reads(_check_rules, JobRules)] | None = None
 
     def __post_init__(self) -> None:
         names = [name for queued in self.queue for name in queued.names]
         names += self.jobs.vms if self.jobs is not None else []
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise Mistaken(f"the queue names the VM {twice[0]!r} twice", "name each VM in one entry")
+        repeated_names = sorted({name for name in names if names.count(name) > 1})
+        if repeated_names:
+            raise Mistaken(f"the queue names the VM {repeated_names[0]!r} twice", "name each VM in one entry")
 
         if self.jobs is not None and not self.stop.then_off:
             raise Mistaken(
@@ -194,7 +200,7 @@ class MlSection(Section):
             )
 
     def queued(self) -> tuple[QueuedVm, ...]:
-        """Return the entries with their checkpoints, and one for all VMs of jobs, so that a return recognises these."""
+        """Return the entries with their checkpoints, and one for all VMs of jobs: so `rotate day` knows these VMs."""
         entries = tuple(
             replace(queued, checkpoint=self.checkpoint) if queued.checkpoint is OF_THE_QUEUE else queued
             for queued in self.queue
@@ -202,11 +208,11 @@ class MlSection(Section):
         if self.jobs is None:
             return entries
         rules = self.jobs
-        of_jobs = QueuedVm(
+        entry_for_jobs = QueuedVm(
             vms=rules.names, relocate=rules.relocate, priority=rules.priority, minimum_run=rules.minimum_run,
             for_jobs=True
         )  # fmt: skip
-        return (*entries, of_jobs)
+        return (*entries, entry_for_jobs)
 
 
 def _window_of_text(text: str) -> Window:
@@ -229,12 +235,12 @@ class MorningSection(Section):
     order: MorningOrder = MorningOrder.CANARY_FIRST
 
 
-def _only(choice: type[Choice], why: str) -> Reads:
-    """Return the reader of a key that accepts only these choices, and names any other text in its error."""
+def _only(choice: type[Choice], reason: str) -> Reads:
+    """Return the reader of a key that accepts only these choices; its error names the other text and the reason."""
 
     def check(value: Any) -> Any:
         if value not in tuple(choice):
-            raise Mistaken(f"{str(value)!r} is not supported: {why}", f"use {' or '.join(choice)}")
+            raise Mistaken(f"{str(value)!r} is not supported: {reason}", f"use {' or '.join(choice)}")
         return choice(value)
 
     schema = {"enum": list(choice), "description": str(choice.__doc__)}
@@ -244,17 +250,18 @@ def _only(choice: type[Choice], why: str) -> Reads:
 _PoolWithOwner = Annotated[
     PoolSection, Meta(extra_json_schema={"required": ["name", "parked", "select", "idle", "owner"]})
 ]
-"""In the schema only: a text that was accepted before may have a pool without `owner`."""
-_NO_BROKER = "gpuops closes no gate at another broker"
-_SAY_WINDOWS = "give a list of them, or `windows: any` where every hour of every day is meant"
-_A_LOCK = "name a small VM for it that stays off; gpuops rotate init makes it"
-_NO_OTHER_MODE = "gpuops takes what nights free, or what is spare"
+"""A pool whose JSON Schema requires `owner`. The class itself does not: a policy in a journal may lack it."""
+_NO_BROKER = "gpuops can close the gates of desktops only at these brokers"
+_WINDOWS_HINT = "give a list of windows, or write `windows: any` for every hour of every day"
+_LOCK_VM_HINT = "name a small VM for it that stays off; gpuops rotate init creates it"
+_NO_OTHER_MODE = "gpuops uses the GPUs that desktops leave free at night, or spare capacity at any hour"
 _Windows = Annotated[tuple[WindowSection, ...], Meta(min_length=1, max_length=50)]
 
 
 def _list_or_any(windows: Any) -> Any:
+    """Return the same content. Raises Mistaken for a text that is not `any`; a list is decoded later."""
     if isinstance(windows, str) and windows != ANY_TIME:
-        raise Mistaken(f"{windows!r} is no list of windows", _SAY_WINDOWS)
+        raise Mistaken(f"{windows!r} is not a list of windows", _WINDOWS_HINT)
     return windows
 
 
@@ -287,35 +294,35 @@ class PolicyFile(Section):
         self._check_windows()
         self._check_marker()
         self._check_lock_vm()
-        self.queue()  # each deadline has a day and a zone
+        self.queue()  # raises Mistaken for a deadline without a day or a zone
 
     def _check_mode(self) -> None:
         if (self.mode is Mode.SPARE_CAPACITY) is (self.spare is None):
-            raise Mistaken("`mode: spare-capacity` and `spare` belong together", "give both or neither")
+            raise Mistaken("`mode: spare-capacity` and `spare` need each other", "give both or neither")
         if self.spare is not None and (self.windows is not None or self.window is not None):
-            raise Mistaken("spare capacity is used at any hour, not in `windows`", "leave out `windows`")
+            raise Mistaken("spare capacity is used at any hour, not only in `windows`", "remove `windows`")
         if self.spare is not None and self.ml.jobs is not None:
-            raise Mistaken("a watch runs no `jobs`: only nights do", "leave `jobs` out")
+            raise Mistaken("`mode: spare-capacity` runs no `jobs`: only nights do", "remove `jobs`")
         if not self.pools and (self.spare is None or self.spare.take_idle):
             raise Mistaken("`pools` is missing or empty: no desktop would be taken", "add the pools of desktops")
 
     def _check_forecasts(self) -> None:
-        ahead = next((pool for pool in self.pools if pool.ready.ahead_min is not None), None)
-        if ahead is not None and (self.spare is None or not self.spare.take_idle):
+        forecast_pool = next((pool for pool in self.pools if pool.ready.ahead_min is not None), None)
+        if forecast_pool is not None and (self.spare is None or not self.spare.take_idle):
             raise Mistaken(
-                f"`ready` of pool {ahead.name!r} follows a forecast, but only a watch that takes desktops uses one",
+                f"`ready` of pool {forecast_pool.name!r} follows a forecast, which only a watch of desktops uses",
                 "give a number of desktops, or set `mode: spare-capacity` with `take_idle: true`",
             )
 
     def _check_names_of_pools(self) -> None:
         names = [pool.name for pool in self.pools]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise Mistaken(f"two pools are called {twice[0]!r}", "give each pool a name of its own")
+        repeated_names = sorted({name for name in names if names.count(name) > 1})
+        if repeated_names:
+            raise Mistaken(f"two pools are called {repeated_names[0]!r}", "give each pool a name of its own")
 
     def _check_windows(self) -> None:
         if self.window is not None and self.windows is not None:
-            raise Mistaken("`window` and `windows` exclude each other", "put all of them under `windows`")
+            raise Mistaken("`window` and `windows` exclude each other", "put all windows under `windows`")
         windows = self.all_windows()
         if not was_accepted():
             refuse_overlapping([*windows, *self.defrag_windows()])
@@ -335,19 +342,20 @@ class PolicyFile(Section):
         marks = [mark for pool in self.pools for mark in (pool.owner, *pool.select.marks) if mark]
         if self.marker in {mark.attribute for mark in (self.opt_out, *marks)} and not was_accepted():
             raise Mistaken(
-                f"the marker {self.marker!r} is an attribute that people set: a night would overwrite it",
-                "leave `marker` out, or name an attribute that nothing else uses",
+                f"the marker {self.marker!r} is an attribute that people set: `rotate night` would overwrite it",
+                "remove `marker`, or name an attribute that nothing else uses",
             )
 
     def _check_lock_vm(self) -> None:
         if self.lock_vm in {name for queued in self.ml.queued() for name in queued.names} and not was_accepted():
-            raise Mistaken(f"the lock_vm {self.lock_vm!r} is a VM of the queue", _A_LOCK)
+            raise Mistaken(f"`lock_vm: {self.lock_vm}` is also a VM of the queue", _LOCK_VM_HINT)
 
     def all_pools(self) -> tuple[Pool, ...]:
         """Return the pools. With a broker, pools that are not parked are gated, and their sessions must be known."""
-        return tuple(self._gated(section.pool()) for section in self.pools)
+        return tuple(self._gated_by_broker(section.pool()) for section in self.pools)
 
-    def _gated(self, pool: Pool) -> Pool:
+    def _gated_by_broker(self, pool: Pool) -> Pool:
+        """Return the pool, gated if the policy has a broker that assigns its desktops."""
         if self.broker is Broker.NONE or pool.parked:
             return pool
         idle = replace(pool.idle, required=pool.idle.needed | {Source.BROKER})
@@ -355,13 +363,14 @@ class PolicyFile(Section):
 
     @property
     def any_time(self) -> bool:
-        """Whether it says `windows: any`; a list of none is refused."""
+        """Whether the policy has `windows: any`."""
         return self.windows == ANY_TIME
 
     def all_windows(self) -> tuple[Window, ...]:
-        sections = (
-            self.windows if isinstance(self.windows, tuple) else (self.window,) if self.window is not None else ()
-        )
+        """Return the windows of `windows`, or the one of `window`; none for `windows: any`."""
+        sections = self.windows if isinstance(self.windows, tuple) else ()
+        if not sections and self.window is not None:
+            sections = (self.window,)
         return named_apart([section.window() for section in sections])
 
     def defrag_windows(self) -> tuple[Window, ...]:
@@ -369,9 +378,9 @@ class PolicyFile(Section):
 
     def queue(self) -> tuple[QueuedVm, ...]:
         """Return the entries of the queue, each deadline in the zone of the windows."""
-        return tuple(self._dated(queued) for queued in self.ml.queued())
+        return tuple(self._with_zone(queued) for queued in self.ml.queued())
 
-    def _dated(self, queued: QueuedVm) -> QueuedVm:
+    def _with_zone(self, queued: QueuedVm) -> QueuedVm:
         """Return the entry, its deadline in the zone of the windows. Raises Mistaken if date or zone are missing."""
         windows = self.all_windows()
         zones = {str(window.zone): window.zone for window in windows}
@@ -379,13 +388,13 @@ class PolicyFile(Section):
             case datetime() as moment if moment.tzinfo is None:
                 if len(zones) != 1:
                     raise Mistaken(
-                        f"deadline {moment} of {queued.label} needs a time zone: the windows do not give one",
+                        f"deadline {moment} of {queued.label} needs a time zone: the windows do not have exactly one",
                         "write it as 2026-11-24T06:00+01:00",
                     )
                 return replace(queued, deadline=moment.replace(tzinfo=next(iter(zones.values()))))
             case time() if not windows:
                 raise Mistaken(
-                    f"deadline {format_clock(queued.deadline)} of {queued.label} needs a date: no window",
+                    f"deadline {format_clock(queued.deadline)} of {queued.label} needs a date: there are no windows",
                     "add `windows`, or write it as 2026-11-24T06:00+01:00",
                 )
             case _:
@@ -400,10 +409,10 @@ def load_policy(path: Path) -> Policy:
     return parse_policy(read_text(path), str(path))
 
 
-def said_policy(path: Path | None) -> Policy | PolicyError | None:
-    """Return the policy in this file, or the error: a return brings back what the journal knows without the policy.
+def policy_or_error(path: Path | None) -> Policy | PolicyError | None:
+    """Return the policy in this file, or the error if it is not valid; None = no file was named.
 
-    None = no file was named.
+    `rotate day` continues after the error: it brings back what the journal knows, without the policy.
     """
     try:
         return load_policy(path) if path is not None else None
@@ -424,8 +433,8 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
         )
     if "lending" in content:
         if not accepted_before:
-            hint = "leave `lending` out; `gpuops pool reclaim --server NAME` drains a server before a night"
-            raise PolicyError(f"{name}: lending: nights no longer take or give servers of pools", hint=hint)
+            hint = "remove `lending`; `gpuops pool reclaim --server NAME` drains a server before a night"
+            raise PolicyError(f"{name}: lending: this key is no longer supported", hint=hint)
         content = {key: section for key, section in content.items() if key != "lending"}
     try:
         policy_file = decode(PolicyFile, content, was_accepted=accepted_before)
@@ -458,7 +467,7 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
 
 
 def _most_telling(error: WrongContent) -> tuple[str, str]:
-    """Return the mistake to show, as key and reason, and the next move."""
+    """Return the message and the hint for the mistake to show; an unknown key gets a suggestion."""
     mistake = error.most_telling
     hint = mistake.hint or _HINT
     if mistake.reason == UNKNOWN_KEY:

@@ -190,7 +190,7 @@ def _check_header(header: list[str], name: str) -> None:
         if times > 1:
             raise PolicyError(f"{name}: line 1: the column {column!r} appears twice", hint="remove one of them")
     if not header:
-        raise PolicyError(f"{name} is empty", hint=f"the first line names the columns: {columns}")
+        raise PolicyError(f"{name}: is empty", hint=f"the first line names the columns: {columns}")
 
 
 def _quote(column: str) -> str:

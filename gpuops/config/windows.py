@@ -1,6 +1,6 @@
-"""The windows of a policy: on which evenings a night may begin, at which times, in which time zone.
+"""Reads and checks the windows of a policy: the days, times and time zone in which a night may run.
 
-Days are weekdays and dates, ranges of them, and the public holidays of a country. These are those of the library
+Days are weekdays and dates, ranges of them, and the public holidays of a country. Holidays come from the library
 `holidays`, which is imported if a policy names a country.
 """
 
@@ -32,11 +32,11 @@ _NAME: Final = "|".join("".join(f"[{letter.upper()}{letter}]" for letter in name
 _YEARS: Final = range(2020, 2061)
 """The years whose holidays are computed. Fixed, so that reading a policy does not depend on the current date."""
 _LONGEST_RANGE: Final = timedelta(days=366)
-_SAY_DAYS: Final = "write 2026-12-24, 2026-12-24..2027-01-01, or `holidays DE-BY` for the public holidays of a country"
+_DAYS_HINT: Final = "write 2026-12-24, 2026-12-24..2027-01-01, or `holidays DE-BY` for the public holidays of a country"
 _DAY = timedelta(days=1)
-_LONGEST = timedelta(days=31)
+_LONGEST_NIGHT = timedelta(days=31)
 _MONDAY = date(2027, 1, 4)
-"""The first day of the three weeks whose nights are compared; a night that closes on a weekday is shorter."""
+"""Any Monday: the nights of the three weeks from it on are compared. Fixed, so that the result is always the same."""
 
 
 def _weekday(text: str) -> Weekday:
@@ -55,10 +55,11 @@ def _weekdays(value: Any) -> Any:
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-        return value  # what is wrong with it is said when it is decoded
+        return value  # the decoding of `Weekdays` reports what is wrong
     ranges = [part.partition("-") for part in value]
-    days = (_weekday(first).until(_weekday(last if dash else first)) for first, dash, last in ranges)
-    return list(dict.fromkeys(day for weekdays in days for day in weekdays))
+    # a single day is a range from it to itself; a day in two ranges is listed once
+    weekdays_of_ranges = (_weekday(first).until(_weekday(last if dash else first)) for first, dash, last in ranges)
+    return list(dict.fromkeys(day for weekdays in weekdays_of_ranges for day in weekdays))
 
 
 # not `pattern=`: msgspec 0.22 frees a pattern twice that stands beside a list in a union
@@ -81,27 +82,31 @@ def _date(text: str) -> date:
 
 @lru_cache(maxsize=256)
 def _dates_of(text: str) -> tuple[date, ...]:
-    """Return the dates of an entry of `also_on` or `not_on`: one, a range of them, or the holidays of a country."""
+    """Return the dates of an entry of `also_on` or `not_on`: one date, a range, or the holidays of a country.
+
+    Raises Mistaken.
+    """
     if text.startswith("holidays"):
         return _holidays(text)
     first, is_range, last = (part.strip() for part in text.partition(".."))
     begin = _date(first)
     end = _date(last) if is_range else begin
     if end < begin or end - begin > _LONGEST_RANGE:
-        raise Mistaken(f"{text!r} is not a range of at most a year", _SAY_DAYS)
+        raise Mistaken(f"{text!r} is not a range of at most a year", _DAYS_HINT)
     return tuple(begin + timedelta(days=number) for number in range((end - begin).days + 1))
 
 
 def _holidays(text: str) -> tuple[date, ...]:
+    """Return the public holidays for `holidays DE-BY` from 2020 to 2060. Raises Mistaken for an unknown country."""
     match = _HOLIDAYS.fullmatch(text)
     if match is None:
-        raise Mistaken(f"{text!r} names no country", _SAY_DAYS)
+        raise Mistaken(f"{text!r} names no country", _DAYS_HINT)
     from holidays import country_holidays
 
     try:
         holidays = country_holidays(match["country"], subdiv=match["part"], years=_YEARS)
     except NotImplementedError as unknown:
-        raise Mistaken(f"{text!r}: {unknown}", "ISO 3166 has the codes: DE, DE-BY, US, US-CA") from None
+        raise Mistaken(f"{text!r}: {unknown}", "use a code of ISO 3166: DE, DE-BY, US, US-CA") from None
     return tuple(sorted(holidays))
 
 
@@ -143,7 +148,9 @@ def _day_time(text: str) -> DayTime:
     day = None if on is None else _date(on) if on[0].isdigit() else _weekday(on)
     if match["clock"] != "24:00":
         return DayTime(text, day, time.fromisoformat(match["clock"]))
-    return DayTime(text, day.next if isinstance(day, Weekday) else day and day + timedelta(days=1), time())
+    if isinstance(day, Weekday):
+        return DayTime(text, day.next, time())
+    return DayTime(text, None if day is None else day + timedelta(days=1), time())
 
 
 _TimeText = Annotated[str, Meta(extra_json_schema={"pattern": rf"^(({_DATE}|{_NAME}) +)?({_CLOCK}|24:00)$"})]
@@ -154,7 +161,7 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError) as error:
-        raise Mistaken(f"{name!r} is not an IANA zone such as Europe/Berlin") from error
+        raise Mistaken(f"{name!r} is not an IANA time zone", "write a zone such as Europe/Berlin") from error
 
 
 Zone = Annotated[ZoneInfo, Reads(_zone, Text)]
@@ -178,18 +185,19 @@ class WindowSection(Section, kw_only=True):
         self._check_times()
 
     def _check_days(self) -> None:
+        """Raise Mistaken if days are given twice, or only some of the times have a date."""
         day = self.opens.on
         keys_of_days = [key for key in ("weekdays", "also_on", "not_on") if getattr(self, key) is not UNSET]
         if isinstance(day, Weekday) and "weekdays" in keys_of_days:
-            raise Mistaken(f"`opens` has the day {day}, and `weekdays` has days too", "leave one of them out")
+            raise Mistaken(f"`opens` has the day {day}, and `weekdays` has days too", "remove one of the two")
         if isinstance(day, date) and keys_of_days:
             raise Mistaken(
-                f"it opens only on {day}, so it cannot have `{keys_of_days[0]}`", "leave that key out, or the date"
+                f"the window opens only on {day}, so it cannot have `{keys_of_days[0]}`", "remove this key, or the date"
             )
         ends = (("closes", self.closes), ("back_by", self.back_by))
-        dated = next((key for key, end in ends if end is not None and isinstance(end.on, date)), None)
-        if dated is not None and not isinstance(day, date):
-            raise Mistaken(f"`{dated}` has a date, but `opens` has none", 'write `opens` as "2026-12-23 16:00"')
+        dated_key = next((key for key, end in ends if end is not None and isinstance(end.on, date)), None)
+        if dated_key is not None and not isinstance(day, date):
+            raise Mistaken(f"`{dated_key}` has a date, but `opens` has none", 'write `opens` as "2026-12-23 16:00"')
 
     def _check_times(self) -> None:
         """Raise Mistaken for times out of order, a window too short for a return, or a date both in and out."""
@@ -202,32 +210,33 @@ class WindowSection(Section, kw_only=True):
                 f"back_by {self.back_by} is not between closes {self.closes} and the next opening at {self.opens}",
                 "set `back_by` to `closes` or later; for a longer night add the day: `mon 07:00`",
             )
-        if longest > _LONGEST or (day is not None and not _ends_in_order(window, day)):
+        if longest > _LONGEST_NIGHT or (day is not None and not _ends_in_order(window, day)):
             raise Mistaken(
                 f"opens {self.opens}, closes {self.closes} and back_by {self.back_by or self.closes} do not follow one "
-                f"another within {_LONGEST.days} days",
+                f"another within {_LONGEST_NIGHT.days} days",
                 "write them in this order",
             )
         # a file that an older gpuops accepted stays valid: its desktops must come back
         if shortest <= RETURN_FLOOR and not was_accepted():
             minutes, floor = (int(length.total_seconds()) // 60 for length in (shortest, RETURN_FLOOR))
             raise Mistaken(
-                f"lasts {minutes} min, but the return needs more than {floor} min of it",
-                "open it earlier, or let `back_by` be later",
+                f"the window lasts {minutes} min, but the return of desktops needs more than {floor} min of it",
+                "set `opens` earlier, or `back_by` later",
             )
-        both = sorted(window.also_on & window.not_on)
-        # a date in a range may be taken out again; a single date in both lists is a mistake
-        by_date = {days.dates[0] for days in self.also_on or () if ".." not in days.text and days.text[0].isdigit()}
-        if both and by_date.intersection(both):
-            raise Mistaken(
-                f"{min(by_date & set(both))} is in both `also_on` and `not_on`", "remove it from one of them"
-            )
+        # `not_on` may exclude a date of a range in `also_on`, but not a date that `also_on` names itself
+        single_dates = {
+            days.dates[0] for days in self.also_on or () if ".." not in days.text and days.text[0].isdigit()
+        }
+        contradictions = single_dates & window.also_on & window.not_on
+        if contradictions:
+            raise Mistaken(f"{min(contradictions)} is in both `also_on` and `not_on`", "remove it from one of them")
 
     def window(self) -> Window:
+        """Return the window of the model; without days in the file it opens on every day."""
         opens_on = self.opens.on
         weekdays = frozenset([opens_on] if isinstance(opens_on, Weekday) else self.weekdays or Weekday)
         also_on = _all_dates(self.also_on)
-        if opens_on is not None and not isinstance(opens_on, Weekday):  # a date: the window opens only then
+        if isinstance(opens_on, date):  # the window opens only on this date
             weekdays, also_on = frozenset(), frozenset([opens_on])
         return Window(
             opens=self.opens.clock,
@@ -249,13 +258,13 @@ def _all_dates(entries: tuple[_Days, ...] | UnsetType) -> frozenset[date]:
 
 
 def _days_of_weekdays(window: Window) -> list[date]:
-    """Return a day of each weekday on which the window opens; the days of one week if it also opens on dates."""
+    """Return a date for each weekday on which the window opens; for each weekday if it also opens on dates."""
     week = [_MONDAY + number * _DAY for number in range(7)]
     return week if window.also_on else [day for day in week if Weekday.of(day) in window.weekdays]
 
 
 def _ends_in_order(window: Window, day: date) -> bool:
-    """Return whether a window of one date closes after it opens and has its desktops back then or later."""
+    """Return whether a window with a date closes after it opens, and `back_by` is not before that."""
     opens = datetime.combine(day, window.opens)
     closes = datetime.combine(window.closes_on, window.closes) if isinstance(window.closes_on, date) else None
     back = (
@@ -271,51 +280,51 @@ def named_apart(windows: Sequence[Window]) -> tuple[Window, ...]:
 
     Both would otherwise have nights with the same name: their date.
     """
-    return tuple(
-        replace(window, is_named_by_time=True)
-        if any(
-            (other_window.opens, other_number) < (window.opens, number) and _same_day(window, other_window)
-            for other_number, other_window in enumerate(windows)
-            if other_number != number
+    named_windows: list[Window] = []
+    for number, window in enumerate(windows):
+        is_later = any(
+            # of two windows with the same opening, the second one in the file counts as later
+            (other.opens, other_number) < (window.opens, number) and _same_day(window, other)
+            for other_number, other in enumerate(windows)
         )
-        else window
-        for number, window in enumerate(windows)
-    )
+        named_windows.append(replace(window, is_named_by_time=True) if is_later else window)
+    return tuple(named_windows)
 
 
 def _same_day(first: Window, second: Window) -> str:
     """Return a weekday or a date on which both open; '' if there is no such day."""
     weekdays = [str(day) for day in Weekday if day in first.weekdays & second.weekdays]
-    explicit = sorted(day for day in first.also_on | second.also_on if first.opens_on(day) and second.opens_on(day))
-    return next(iter([*weekdays, *map(str, explicit)]), "")
+    common_dates = sorted(day for day in first.also_on | second.also_on if first.opens_on(day) and second.opens_on(day))
+    return next(iter([*weekdays, *map(str, common_dates)]), "")
 
 
 def refuse_overlapping(windows: Sequence[Window]) -> None:
     """Raise Mistaken if a window opens before the desktops of an earlier night are back."""
     days = sorted(_days_to_compare(windows))
-    candidates = ((night, window) for window in windows for day in days if (night := window.night_of(day)) is not None)
-    nights = sorted(candidates, key=lambda pair: pair[0].opens)
+    nights_with_windows = (
+        (night, window) for window in windows for day in days if (night := window.night_of(day)) is not None
+    )
+    nights = sorted(nights_with_windows, key=lambda pair: pair[0].opens)
     for (earlier, first), (later, second) in pairwise(nights):
         if later.opens >= earlier.back_by:
             continue
         if first is second:
             raise Mistaken(
-                f"{_called(first)} opens on {Weekday.of(later.day)} before the desktops of {Weekday.of(earlier.day)} "
+                f"{_label(first)} opens on {Weekday.of(later.day)} before the desktops of {Weekday.of(earlier.day)} "
                 "are back",
-                "give it fewer `weekdays`, or let it close earlier",
+                "give the window fewer `weekdays`, or an earlier `closes`",
             )
         if earlier.day == later.day:
             # in the order of the file, for the message
             first, second = (window for window in windows if window in (first, second))
             raise Mistaken(
-                f"{_called(first)} and {_called(second)} both open on {_same_day(first, second)}, at hours that "
-                "overlap",
-                "give each evening to one of them: `weekdays`, `also_on`, `not_on`; or let one open when the desktops "
-                "of the other are back",
+                f"{_label(first)} and {_label(second)} overlap: both open on {_same_day(first, second)}",
+                "give the day to one window with `weekdays`, `also_on` and `not_on`, or let one open after the "
+                "desktops of the other are back",
             )
         raise Mistaken(
-            f"{_called(second)} opens before the desktops of {_called(first)} are back",
-            "open it later, or let the other's `back_by` be earlier: a return brings back the desktops of all pools",
+            f"{_label(second)} opens before the desktops of {_label(first)} are back",
+            "set its `opens` later, or `back_by` of the other earlier: a return brings back the desktops of all pools",
         )
 
 
@@ -334,5 +343,5 @@ def _days_to_compare(windows: Sequence[Window]) -> set[date]:
     return days
 
 
-def _called(window: Window) -> str:
+def _label(window: Window) -> str:
     return f"window {window.name!r}" if window.name else f"the window that opens at {format_clock(window.opens)}"

@@ -1,4 +1,4 @@
-"""Names under which classes and fields are stored: in journals, state files, books of pools, VMs, saved inventories.
+"""The names under which classes and fields are stored in journals, state files, books of pools, VMs and inventories.
 
 A field is stored under its name in Python unless `stored_as` above the class gives it another one. Stored names never
 change: journals of earlier versions have them, and earlier versions read what this one writes. To rename a field

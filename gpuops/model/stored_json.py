@@ -1,6 +1,7 @@
-"""Makes JSON values of stored facts and decodes them: msgspec does it, with a twin for each type that it cannot decode.
+"""Encodes stored facts as JSON, and decodes them with msgspec.
 
-It refuses a choice between classes, because what is stored has no tags, and it knows no stored names of fields.
+msgspec cannot decode a choice between classes, because stored facts have no tags, and it does not know stored names of
+fields. For each such type it gets a twin: an empty class with a function `decode`, which msgspec calls in its place.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gpuops.model.stored import field_names
 Class = TypeVar("Class")
 Decode = Callable[[Any], Any]
 _PLACE: Final = " - at $"
-"""How msgspec begins the place of a mistake."""
+"""The text with which msgspec begins the place of a mistake."""
 
 
 class NotDecoded(ValueError):
@@ -67,6 +68,7 @@ class _Twin(type):
 
 
 def _twin(decode: Decode) -> type:
+    """Return a new twin, for which msgspec calls `decode`."""
     return _Twin("object", (), {"decode": staticmethod(decode)})
 
 
@@ -76,10 +78,11 @@ def _convert(kind: Any, body: Any) -> Any:
 
 
 def _decode_as_twin(twin: Any, body: Any) -> Any:
+    """Return the value that the twin decodes. Raises ValueError, to which msgspec adds the place of `body`."""
     try:
         return twin.decode(body)
     except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from error  # to this msgspec adds the place of `body`
+        raise ValueError(str(error)) from error
 
 
 @cache
@@ -103,7 +106,7 @@ def _decodable(kind: Any) -> Any:
 def _is_decodable(kind: Any) -> bool:
     """Return whether msgspec decodes the type: it holds no stored names, choices between classes, mappings or limits.
 
-    Of mappings it decodes, but it does not say at which key a mistake is. Limits are for files that people write.
+    msgspec can decode mappings, but it does not name the key of a mistake. Limits are for files that people write.
     """
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind, include_extras=True)
@@ -120,6 +123,7 @@ def _is_mapping(origin: Any) -> bool:
 
 
 def _class_decoder(kind: Any) -> Decode:
+    """Return the decoder of a dataclass: a struct with its stored names, types and defaults decodes the fields."""
     hints, names, twin_fields = get_type_hints(kind), field_names(kind), []
     for field in fields(kind):
         if field.name in names:
@@ -134,24 +138,27 @@ def _class_decoder(kind: Any) -> Decode:
 
 
 def _choice_decoder(classes: Sequence[Any]) -> Decode:
+    """Return the decoder of a union of classes: it tries them, first the one that shares the most field names."""
     options = [(_decodable(kind), frozenset(field_names(kind).values())) for kind in classes]
 
     def decode(body: Any) -> Any:
         if not isinstance(body, dict):
             raise ValueError(f"Expected `object`, got `{type(body).__name__}`")
         mistakes = []
-        # first the class that has the most of these fields; several may have the same
+        # several classes may have the same fields, so a class whose values do not fit is not the end
         for option, _ in sorted(options, key=lambda option: len(option[1] & body.keys()), reverse=True):
             try:
                 return _convert(option, body)
             except msgspec.ValidationError as error:
                 mistakes.append(error)
-        raise mistakes[0]  # that of the class with the most of these fields
+        raise mistakes[0]  # the mistake of the most similar class
 
     return decode
 
 
 def _mapping_decoder(key_kind: Any, kind: Any) -> Decode:
+    """Return the decoder of a mapping, whose errors name the key of the mistake."""
+
     def decode(body: Any) -> Any:
         try:
             return _convert(dict[key_kind, kind], body)
@@ -159,7 +166,7 @@ def _mapping_decoder(key_kind: Any, kind: Any) -> Decode:
             for key, part in body.items() if isinstance(body, dict) else ():
                 try:
                     _convert(kind, part)
-                except msgspec.ValidationError as error:  # says the place, which msgspec does not: `[...]`
+                except msgspec.ValidationError as error:  # name the key: msgspec has `[...]` in its place
                     raise ValueError(f"{error}{_PLACE}.{key}") from error
             raise
 

@@ -155,6 +155,7 @@ class Window:
         return Night(day, opens, closes, back_by, self.zone, self.pools, self.is_named_by_time)
 
     def _end(self, day: date, clock: time, not_before: datetime) -> datetime:
+        """Return the first moment at which clocks show this time on this day, but not before `not_before`."""
         later = (moment for moment in moments(day, clock, self.zone) if moment >= not_before)
         return next(later, not_before)
 
@@ -166,11 +167,11 @@ class Window:
         """Return the evening on which the window does not open, if this moment is within its hours; else None."""
         local = now.astimezone(self.zone).date()
         days = (local - number * _DAY for number in range(self._days))
-        # of a window that closes on a named day, no other evening has hours
-        off = (
+        # a window that closes on a named day has hours only on its own evenings: only `not_on` can be meant
+        nights_off = (
             self._hours_of(day) for day in days if (day in self.not_on if self.ends_on_days else not self.opens_on(day))
         )
-        return next((hours.day for hours in off if hours is not None and hours.takes_at(now)), None)
+        return next((hours.day for hours in nights_off if hours is not None and hours.takes_at(now)), None)
 
     def nights_begun(self, now: datetime) -> tuple[Night, ...]:
         """Return the nights of the last days that have opened, the latest first."""
@@ -186,8 +187,8 @@ class Window:
 
     @property
     def _days(self) -> int:
-        """Return on how many consecutive local days one night may be open, or its desktops due."""
-        days = 2
+        """Return the greatest number of local days from the evening of a night until its desktops are due."""
+        days = 2  # the evening and the next day
         for on in (self.closes_on, self.back_on):
             if isinstance(on, Weekday):
                 days += 7
@@ -201,11 +202,18 @@ class Window:
         return hours.back_by - hours.opens if hours is not None else timedelta()
 
     def __str__(self) -> str:
-        back = "" if self.back_by is None else f", desktops back by {_on(self.back_on)}{format_clock(self.back_by)}"
-        return f"{format_clock(self.opens)} to {_on(self.closes_on)}{format_clock(self.closes)} {self.zone}{back}"
+        back = (
+            ""
+            if self.back_by is None
+            else f", desktops back by {_day_prefix(self.back_on)}{format_clock(self.back_by)}"
+        )
+        return (
+            f"{format_clock(self.opens)} to {_day_prefix(self.closes_on)}{format_clock(self.closes)} {self.zone}{back}"
+        )
 
 
-def _on(day: Weekday | date | None) -> str:
+def _day_prefix(day: Weekday | date | None) -> str:
+    """Return `Mon `, or '' without a day."""
     return "" if day is None else f"{str(day).title()} "
 
 
@@ -215,14 +223,14 @@ def _ending_day(start: date, is_later: bool, on: Weekday | date | None) -> date:
         case None:
             return start if is_later else start + _DAY
         case Weekday():
-            days = (_WEEK.index(on) - start.weekday()) % 7
+            days = (_WEEK.index(on) - start.weekday()) % 7  # 0 = the weekday of the start itself
             return start + (days if days or is_later else 7) * _DAY
         case _:
             return on
 
 
 def checked_year(moment: datetime) -> datetime:
-    """Return the moment. Raises ValueError for a typing error: no night could reach into the next year."""
+    """Return the moment. Raises ValueError for a year that is a typing error, before 1970 or after 2999."""
     if not 1970 <= moment.year <= 2999:
         raise ValueError(moment)
     return moment
@@ -238,16 +246,17 @@ def moments(day: date, clock: time, zone: tzinfo) -> tuple[datetime, ...]:
     by_old, by_new = (local.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     if by_old == by_new:
         return (by_old,)
-    return (by_old, by_new) if by_old < by_new else (_change(by_new, by_old, zone),)
+    return (by_old, by_new) if by_old < by_new else (_moment_of_change(by_new, by_old, zone),)
 
 
-def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
+def _moment_of_change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
     """Return the first second after a change of the clocks that lies between two moments."""
-    old = before.astimezone(zone).utcoffset()
+    old_offset = before.astimezone(zone).utcoffset()
+    # binary search: at `low` seconds clocks are not changed yet, at `high` they are
     low, high = 0, int((after - before).total_seconds())
     while high - low > 1:
         middle = (low + high) // 2
-        if (before + timedelta(seconds=middle)).astimezone(zone).utcoffset() == old:
+        if (before + timedelta(seconds=middle)).astimezone(zone).utcoffset() == old_offset:
             low = middle
         else:
             high = middle

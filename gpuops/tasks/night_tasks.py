@@ -9,7 +9,7 @@ from typing import assert_never
 
 from gpuops import api
 from gpuops.config.date_text import parse_moment_or_clock
-from gpuops.config.policy import said_policy
+from gpuops.config.policy import policy_or_error
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.report.nights.rotation_plan_view import preview_document
@@ -60,7 +60,7 @@ def rotation(
         raise UsageError("state=night needs a policy", hint="set policy; templates/policy.yaml explains every key")
     # a return whose policy cannot be read still uses the policies in the journal
     brings_back = run_state in (State.DAY, State.RESTORED)
-    rules = said_policy(Path(policy).expanduser() if policy else None) if brings_back else policy_of(policy)
+    rules = policy_or_error(Path(policy).expanduser() if policy else None) if brings_back else policy_of(policy)
     site, warnings = open_site(
         connection,
         require_verified=True,

@@ -282,7 +282,7 @@ def test_a_pool_that_is_not_parked_is_gated_where_there_is_a_broker() -> None:
 
 def test_lending_is_refused_but_in_the_policy_of_a_night_that_has_begun_under_an_earlier_version() -> None:
     old = f"{SMALL}lending: [{{pool: lab, by_night: take-back, grace: 15m}}]\n"
-    with pytest.raises(PolicyError, match="nights no longer take or give servers of pools") as refused:
+    with pytest.raises(PolicyError, match="this key is no longer supported") as refused:
         parse_policy(old, "policy.yaml")
     assert "gpuops pool reclaim --server NAME" in (refused.value.hint or "")
     assert parse_policy(old, "the journal", accepted_before=True).pools == parse_policy(SMALL, "policy.yaml").pools

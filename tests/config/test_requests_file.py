@@ -53,7 +53,7 @@ def test_csv_has_the_same_keys_and_an_empty_cell_is_a_key_not_given(tmp_path: Pa
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "requests.txt"
     path.write_text("version: 1", encoding="utf-8")
-    with pytest.raises(PolicyError, match=r"neither \.yaml nor \.csv"):
+    with pytest.raises(PolicyError, match=r"is neither a \.yaml nor a \.csv file"):
         load_requests(path)
     with pytest.raises(PolicyError, match=f"cannot be read: {os.strerror(errno.ENOENT)}"):
         load_requests(tmp_path / "none.yaml")
@@ -78,7 +78,7 @@ def test_what_the_command_line_lacks_is_named_as_options() -> None:
         request_of({"profile": "a40-8q"})
     with pytest.raises(
         UsageError,
-        match=r"^say either profile \(vGPUs\) or gpus \(whole GPUs\) or device \(given ones\) or device_group$",
+        match=r"^give one of profile \(vGPUs\), gpus \(whole GPUs\), device \(GPUs by address\) and device_group$",
     ):
         request_of({"vcpu": 1, "memory": "1GiB"})
     assert request_of({"gpus": 2, "vcpu": 1, "memory": "1GiB"}) == Workload("request", 1, 1024, gpus=2)

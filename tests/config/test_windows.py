@@ -175,7 +175,7 @@ def test_days_times_and_zone(text: str, days: set[Weekday]) -> None:
         ("", "is not a window"),
         ("Sat 22:00 Europe/Berlin", "is not a window"),
         ("Sat 22:00-04:00", "is not a window"),
-        ("Sat 25:00-04:00 UTC", "are not times of day"),
+        ("Sat 25:00-04:00 UTC", "is not a time of day"),
         ("Sat 22:00-22:00 UTC", "opens and closes at the same time, 22:00"),
         ("Sat 22:00-04:00 Europe/Bonn", "is not an IANA zone"),
         ("Samstag 22:00-04:00 UTC", "'Samstag' is not a day of the week"),
@@ -231,8 +231,8 @@ def test_without_one_zone_an_offset_is_asked_for() -> None:
     kolkata = Window(time(20), time(5), ZoneInfo("Asia/Kolkata"))
     local = parse_moment("--at", "2026-11-23 22:00")
     for windows, message in (
-        ((), "2026-11-23 22:00: in which zone? the policy has no windows"),
-        ((BERLIN, kolkata), "2026-11-23 22:00: in which zone? the windows are in Asia/Kolkata, Europe/Berlin"),
+        ((), "2026-11-23 22:00 needs a time zone: the policy has no windows"),
+        ((BERLIN, kolkata), "2026-11-23 22:00 needs a time zone: the windows are in Asia/Kolkata, Europe/Berlin"),
     ):
         with pytest.raises(UsageError) as refused:
             Policy("p", (), windows=windows).moment(local)

@@ -1,1 +1,1 @@
-"""What is said of a vCenter: where it is, how one logs in, and what its entry in the configuration file adds."""
+"""The settings of a vCenter: its address, the login, and its entry in the configuration file."""

@@ -7,7 +7,8 @@
     password_file = "/etc/gpuops/prod-broker.password"    # or a systemd credential
     ca_file = "/etc/gpuops/horizon-ca.pem"
 
-Its certificate is always verified. The vCenter's password is never sent to it, nor its own to the vCenter.
+The certificate of the broker is always verified. The password of the vCenter is never sent to the broker, and the
+password of the broker never to the vCenter.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ Filled = Annotated[str, Meta(min_length=1)]
 
 
 def _broker_url(url: str) -> str:
+    """Return the same text. Raises ValueError if it is not an encrypted address without user and password."""
     try:
         address = Address.parse(url)
     except TargetError:
-        raise ValueError("that is not the address of a broker: write it as https://horizon.example.com") from None
+        raise ValueError("this is not the address of a broker: write it as https://horizon.example.com") from None
     if address.password is not None or address.username is not None:
-        raise ValueError("no user and no password belong in it: say username and password_file")
+        raise ValueError("it contains a user or a password: use the keys username and password_file for them")
     if not address.tls and not address.is_this_machine:
-        raise ValueError("it is not encrypted: the password would be readable on the way; use https://")
+        raise ValueError("it is not encrypted, so others could read the password: use https://")
     return url
 
 
@@ -57,7 +59,7 @@ class BrokerEntry(Section, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class BrokerDestination:
-    """A broker and the way to it; only the password may still have to be found."""
+    """A broker and how to reach it. `broker_login` finds the password if it is None here."""
 
     address: Address
     username: str
@@ -89,32 +91,32 @@ def broker_destination(name: str, entry: BrokerEntry, environ: Mapping[str, str]
 
 
 def broker_login(
-    where: BrokerDestination, environ: Mapping[str, str], ask: Callable[[str], str] | None
+    broker: BrokerDestination, environ: Mapping[str, str], ask: Callable[[str], str] | None
 ) -> BrokerTarget:
     """Return the broker with its password. `ask` prompts a person; None = no terminal.
 
     Raises TargetError for a source that cannot be read, and without any source.
     """
-    source = other_password("broker", where, where.name, environ)
-    if where.password is not None:
-        password = where.password
+    source = other_password("broker", broker, broker.name, environ)
+    if broker.password is not None:
+        password = broker.password
     elif source is not None:
         password = read_password(source)
     elif ask is not None:
-        password = Secret(ask(f"Password of {where.domain}\\{where.username} at the broker {where.address}: "))
+        password = Secret(ask(f"Password of {broker.domain}\\{broker.username} at the broker {broker.address}: "))
     else:
         raise TargetError(
-            f"no password for {where.domain}\\{where.username} at the broker {where.address}",
-            hint=f"put password_file into [targets.{where.name}.broker], or set GPUOPS_BROKER_PASSWORD_FILE",
+            f"no password for {broker.domain}\\{broker.username} at the broker {broker.address}",
+            hint=f"put password_file into [targets.{broker.name}.broker], or set GPUOPS_BROKER_PASSWORD_FILE",
         )
     server = Target(
-        host=where.address.host,
-        port=where.address.port,
-        tls=where.address.tls,
+        host=broker.address.host,
+        port=broker.address.port,
+        tls=broker.address.tls,
         path="/rest",
-        username=where.username,
+        username=broker.username,
         password=password,
-        ca_files=tuple(map(str, where.ca_files)),
-        pin=where.thumbprint,
+        ca_files=tuple(map(str, broker.ca_files)),
+        pin=broker.thumbprint,
     )
-    return BrokerTarget(server, where.domain)
+    return BrokerTarget(server, broker.domain)

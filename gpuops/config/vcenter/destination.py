@@ -1,4 +1,4 @@
-"""Which vCenter a command speaks to and the way there, as `sources` finds it; and whether its certificate proves it.
+"""The vCenter that a command connects to and how to reach it, as `sources` finds them: `Destination`, `Simulated`.
 
 `Address` is the address as people write it (`vc.example.com`, `https://vc.example.com/sdk`, `user@vc:8443`).
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Host, port and whether TLS is spoken; the user and the password an address carried are apart."""
+    """Host, port, and whether TLS is used. The user and password of the text do not count in comparisons."""
 
     host: str
     port: int = 443
@@ -38,19 +38,19 @@ class Address:
 
         Raises TargetError, whose message repeats only parts of the text that cannot be a password.
         """
-        wrong = TargetError(
+        not_an_address = TargetError(
             f"{_without_login(text)} is not the address of a vCenter", hint="write it as https://vc.example.com"
         )
         try:
             parts = urlsplit(text if "://" in text else f"https://{text}")
-            given_port = parts.port
+            written_port = parts.port
         except ValueError as error:
-            raise wrong from error
-        if parts.scheme not in ("https", "http") or not _is_host(parts.hostname) or not _plain_path(parts):
-            raise wrong
+            raise not_an_address from error
+        if parts.scheme not in ("https", "http") or not _is_host(parts.hostname) or not _is_sdk_path(parts):
+            raise not_an_address
         return cls(
             host=str(parts.hostname).lower(),
-            port=given_port or port or (443 if parts.scheme == "https" else 80),
+            port=written_port or port or (443 if parts.scheme == "https" else 80),
             tls=parts.scheme == "https",
             username=_unquoted(parts.username),
             password=Secret(unquote(parts.password)) if parts.password else None,
@@ -58,17 +58,17 @@ class Address:
 
     @property
     def is_this_machine(self) -> bool:
-        """Whether what is sent there does not leave this machine."""
+        """Whether data for this address stays on this machine."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        usual = self.port == (443 if self.tls else 80)
-        return f"{'https' if self.tls else 'http'}://{host}{'' if usual else f':{self.port}'}"
+        is_default_port = self.port == (443 if self.tls else 80)
+        return f"{'https' if self.tls else 'http'}://{host}{'' if is_default_port else f':{self.port}'}"
 
 
 _NAME: Final = re.compile(r"[^\W_]([\w-]*[^\W_])?(\.[^\W_]([\w-]*[^\W_])?)*\.?")
-"""Labels of letters (of any script), digits, - and _, parted by points."""
+"""Labels of letters (of any script), digits, - and _, separated by dots."""
 
 
 def _is_host(text: str | None) -> bool:
@@ -83,12 +83,14 @@ def _without_login(text: str) -> str:
     """
     _, at, host = text.rpartition("@")
     host = re.split(r"[?#]", host)[0]
+    # a colon that is followed by neither // nor a port, outside of the brackets of an IPv6 address
     if not at and re.search(r":(?!//)(?!\d{1,5}(/|$))", re.sub(r"\[[^]]*\]", "", host)):
-        return "what is given"
+        return "the given text"
     return repr(host)
 
 
-def _plain_path(parts: SplitResult) -> bool:
+def _is_sdk_path(parts: SplitResult) -> bool:
+    """Return whether the path is empty or /sdk, without query and fragment."""
     return parts.path.rstrip("/") in ("", "/sdk") and not parts.query and not parts.fragment
 
 
@@ -96,16 +98,19 @@ def _unquoted(text: str | None) -> str | None:
     return unquote(text) if text else None
 
 
-HINT: Final = "openssl x509 -in vcenter.pem -noout -fingerprint -sha256 prints it"
+THUMBPRINT_HINT: Final = "openssl x509 -in vcenter.pem -noout -fingerprint -sha256 prints it"
 
 
 def sha256_of(text: str, origin: str) -> str:
-    """64 hexadecimal digits in lower case. Raises TargetError, naming `origin`, for anything else, a SHA-1 too."""
+    """Return the 64 hexadecimal digits of the thumbprint in lower case; the text may have colons and a `SHA256=`.
+
+    Raises TargetError that names `origin` for any other text.
+    """
     digits = re.sub(r"^sha-?256( fingerprint)?[=:]", "", text.strip(), flags=re.IGNORECASE).replace(":", "").lower()
     if re.fullmatch(r"[0-9a-f]{40}", digits):
-        raise TargetError(f"{origin} is a SHA-1 thumbprint, which can be forged", hint=HINT)
+        raise TargetError(f"{origin} is a SHA-1 thumbprint, which can be forged", hint=THUMBPRINT_HINT)
     if re.fullmatch(r"[0-9a-f]{64}", digits) is None:
-        raise TargetError(f"{origin} is not the SHA-256 of a certificate: 64 hexadecimal digits", hint=HINT)
+        raise TargetError(f"{origin} is not the SHA-256 of a certificate: 64 hexadecimal digits", hint=THUMBPRINT_HINT)
     return digits
 
 
@@ -115,7 +120,7 @@ SERVED: Final = "sim@"
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A private simulated vCenter, asked for by name: `sim:SCENARIO`."""
+    """A simulated vCenter that lives as long as the command: `sim:SCENARIO`."""
 
     scenario: str
     clock: str = "virtual"
@@ -138,10 +143,10 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A vCenter and the way to it; only the password may still have to be found."""
+    """A vCenter and how to reach it. `login_settings.find_password` finds a password that is not set here."""
 
     label: str
-    """As the user names it; what caches and messages call it."""
+    """Its name or address as the user wrote it, for caches and messages."""
     address: Address
     username: str | None
     password: Secret | None = None
@@ -156,14 +161,14 @@ class Destination:
     """The target's name in the configuration file."""
     credential: str | None = None
     password_of_other: str | None = None
-    """User name of the target, whose password the target names while another user logs in; None = no such password."""
+    """The user whose password the target has, if another user logs in; the password is then not used."""
     keyring: bool = False
     journal_url: str | None = field(default=None, repr=False)
     """The PostgreSQL database that keeps the journal; None = a file in the state directory."""
     reader: BulkReader = BulkReader.AUTO
     """Over which protocol inventories are read."""
     insecure_by_target: bool = False
-    """The target's own entry says `verify = false`: somebody decided it once, for unattended runs as well."""
+    """Whether the entry of the target has `verify = false`: this also holds for unattended runs."""
     notify: NotifySettings | None = None
     """Where notices of its runs are sent; None = nowhere."""
     idle_command: tuple[str, ...] | None = None
@@ -173,34 +178,35 @@ class Destination:
     guest: GuestEntry | None = None
     """The login to guests of its VMs that the target names; None = it names none."""
     measurements: MeasurementSettings = UNSAID
-    """What is measured of it, and where that lies."""
+    """What is measured, and where the measurements are stored."""
     policies: tuple[Path, ...] = ()
     """The files of its policies."""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The option, variable or key (`targets.prod.proxy`) by which each setting of a `Layer` is set."""
 
 
-def doubt(where: Destination | Simulated, *, guarded: bool, decided: bool = False) -> str | None:
+def certificate_warning(where: Destination | Simulated, *, guarded: bool, decided: bool = False) -> str | None:
     """Return a warning that the certificate is not verified; None if it is.
 
     Raises NotTrusted if the password would be sent unencrypted. `guarded`: the run changes many desktops, so it raises
     Refused, unless the target has `verify = false` or `decided` is set: an admin at a terminal sees the warning, or the
     caller chose not to verify.
     """
-    if isinstance(where, Simulated) or (where.verify and _protected(where)):
+    if isinstance(where, Simulated) or (where.verify and _is_protected(where)):
         return None
     if where.verify:
         raise NotTrusted(
-            f"{where.address} is not encrypted: the password would be readable on the way",
-            hint="use https://; --insecure sends the password all the same",
+            f"{where.address} is not encrypted, so others could read the password",
+            hint="give the address as https://HOST, or add --insecure to send the password all the same",
         )
     if guarded and not decided and not where.insecure_by_target:
         raise Refused(
-            f"{where.origins['verify']} is refused for an unattended rotation: no admin would see the warning",
-            hint="trust the vCenter with --ca-file, or put `verify = false` in its [targets.NAME]",
+            f"an unattended rotation refuses {where.origins['verify']}, because no admin would see the warning",
+            hint="give the CA of the vCenter with --ca-file, or put `verify = false` into its [targets.NAME]",
         )
     return f"the certificate of {where.address} is not verified ({where.origins['verify']})"
 
 
-def _protected(where: Destination) -> bool:
+def _is_protected(where: Destination) -> bool:
+    """Return whether nobody on the network can read the password."""
     return where.address.tls or where.address.is_this_machine

@@ -1,7 +1,7 @@
-"""Writes the configuration file: the first one from the template, and one key at a time with its comments kept.
+"""Writes the configuration file: a first one from the template, or single keys, with all comments kept.
 
-Whatever is to be written is read first as every command reads it. Passwords are refused: they belong in no file of
-settings, and a command line is readable by everybody on the machine.
+Every new text is read as other commands read it before it is written. Passwords are refused: they do not belong into a
+file of settings, and every user of the machine can read a command line.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _TEMPLATE: Final = "site.toml"
 _EXAMPLE: Final = "prod"
 """The target of the template that is filled in."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
-_OF_EXAMPLE: Final = frozenset({"username", "password_file", "ca_file"})
-"""Keys of the template that say something of one site: comments where nothing else is said."""
-_INSTEAD: Final = "name a file that only you can read: gpuops config set {name}.password_file FILE"
+_SITE_KEYS: Final = frozenset({"username", "password_file", "ca_file"})
+"""Keys of the example target whose values fit one site only: they become comments unless they are set."""
+_FILE_HINT: Final = "name a file that only you can read: gpuops config set {name}.password_file FILE"
 
 
 def first_configuration(path: Path, name: str | None, settings: Mapping[str, str]) -> None:
-    """Write the template to `path` with mode 0600; with a `name` or `settings`, filled in for that vCenter.
+    """Write the template to `path` with mode 0600; with a `name` or `settings`, filled in for this vCenter.
 
     Raises UsageError, also if the file exists, and TargetError.
     """
     text = read_text(templates()[_TEMPLATE])
     if name is not None or settings:
-        text = _filled(text, name or _EXAMPLE, settings)
+        text = _fill_template(text, name or _EXAMPLE, settings)
         _check(text, path, name or _EXAMPLE)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -66,16 +66,16 @@ def with_target(path: Path, name: str, keys: Mapping[str, Any]) -> str:
         if name in configuration.targets:
             raise UsageError(f"{path} already has a vCenter {name!r}", hint="choose another name")
         if configuration.default is None:
-            text = _changed(text, "", "default", name)
+            text = _set_key(text, "", "default", name)
     else:
-        text = _filled(read_text(templates()[_TEMPLATE]), name, {key: str(value) for key, value in keys.items()})
+        text = _fill_template(read_text(templates()[_TEMPLATE]), name, {key: str(value) for key, value in keys.items()})
     for key, value in keys.items():
-        text = _changed(text, name, key, value)
+        text = _set_key(text, name, key, value)
     _check(text, path, name)
     return text
 
 
-def _filled(text: str, name: str, settings: Mapping[str, str]) -> str:
+def _fill_template(text: str, name: str, settings: Mapping[str, str]) -> str:
     """Return the template with its example target called `name`. Example keys without a setting become comments."""
     if _NAME.fullmatch(name) is None:
         raise UsageError(
@@ -83,20 +83,20 @@ def _filled(text: str, name: str, settings: Mapping[str, str]) -> str:
         )
     if "host" not in settings:
         raise UsageError("--address is missing", hint=f"gpuops config init --target {name} --address vc.example.com")
-    lines, inside = [], False
+    lines, in_example = [], False
     for line in text.splitlines():
         if line == f"[targets.{name}]" and name != _EXAMPLE:
             break  # the simulated target at the end of the template: its name is used now
         if line.startswith("["):
-            inside = line == f"[targets.{_EXAMPLE}]"
+            in_example = line == f"[targets.{_EXAMPLE}]"
         key = line.partition(" = ")[0]
         if line.startswith(f'default = "{_EXAMPLE}"'):
             line = line.replace(f'"{_EXAMPLE}"', json.dumps(name))
         elif line == f"[targets.{_EXAMPLE}]":
             line = f"[targets.{name}]"
-        elif inside and key in settings:
+        elif in_example and key in settings:
             line = f"{key} = {json.dumps(settings[key])}"
-        elif inside and key in _OF_EXAMPLE:
+        elif in_example and key in _SITE_KEYS:
             line = f"# {line}"
         lines.append(line)
     return "\n".join(lines) + "\n"
@@ -120,24 +120,24 @@ def change(path: Path, dotted: str, value: str) -> tuple[str, str]:
             f"no target {name!r} in {path}{suggestion}",
             hint=f"gpuops config set {name}.host HOST adds a target with this name",
         )
-    changed = _changed(text, name, key, _value(key, value) if dotted != "default" else value)
+    changed = _set_key(text, name, key, _parse_value(key, value) if dotted != "default" else value)
     # checks the target of the key or, for `default`, the target that becomes the default
     after = _check(changed, path, name or value or None)
     write_private(path.resolve(), changed, like=path)
-    return _shown(before, name, key), _shown(after, name, key)
+    return _setting_text(before, name, key), _setting_text(after, name, key)
 
 
 def _require_key(name: str, key: str) -> None:
     """Raise UsageError unless `key` is a key of a target, and neither a password nor a table."""
     if "password" in key and key != "password_file":
         raise UsageError(
-            "a password is not a key of this file, and every user of this machine can read a command line",
-            hint=_INSTEAD.format(name=name or "TARGET") + "; or credential, or keyring (gpuops help targets)",
+            "this file has no key for a password, and every user of this machine can read a command line",
+            hint=_FILE_HINT.format(name=name or "TARGET") + "; or credential, or keyring (gpuops help targets)",
         )
     for table, page in HELP_PAGES.items():
         if key == table or name.endswith(f".{table}"):
             raise UsageError(
-                f"{table} is a table, and config set changes only single keys of a target",
+                f"{table} is a table, but gpuops config set changes only single keys of a target",
                 hint=f"write [targets.NAME.{table}] into the file (gpuops help {page})",
             )
     target_keys = [word for word in keys_of(NamedTarget) if word not in TABLES]
@@ -157,12 +157,12 @@ def _read(path: Path) -> str:
         return read_text(path, error=TargetError)
     except TargetError as error:
         if is_missing(error):
-            raise TargetError(f"{path} does not exist", hint="gpuops config init writes one") from error
+            raise TargetError(f"{path} does not exist", hint="gpuops config init writes it") from error
         raise
 
 
-def _value(key: str, value: str) -> Any:
-    """Return the value as the file holds it: a number, a boolean, text or a list. `decode` checks it later."""
+def _parse_value(key: str, value: str) -> Any:
+    """Return the value as the file has it: a number, a boolean, text or a list. `decode` checks it later."""
     default = getattr(NamedTarget(host=""), key)
     if isinstance(default, bool) and value in ("true", "false"):
         return value == "true"
@@ -171,8 +171,8 @@ def _value(key: str, value: str) -> Any:
     return value.split() if isinstance(default, tuple) else value
 
 
-def _changed(text: str, name: str, key: str, value: Any) -> str:
-    """Return the text with this one value changed; '' removes the key. Raises TargetError if others would change."""
+def _set_key(text: str, name: str, key: str, value: Any) -> str:
+    """Return the text with this value set; '' removes the key. Raises TargetError if other keys would change."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -191,12 +191,12 @@ def _changed(text: str, name: str, key: str, value: Any) -> str:
             else:
                 table[key] = value
         changed = tomlkit.dumps(document)
-        same = parse_toml(changed) == new_content
+        has_same_meaning = parse_toml(changed) == new_content
     except (TOMLKitError, ValueError, TypeError, RecursionError) as error:
-        raise TargetError("the file cannot be changed by a program", hint="write the key into it yourself") from error
-    if not same:
+        raise TargetError("gpuops cannot change the file", hint="write the key into it with an editor") from error
+    if not has_same_meaning:
         raise TargetError(
-            "the file cannot be changed without affecting other keys", hint="write the key into it yourself"
+            "gpuops cannot change the file without affecting other keys", hint="write the key into it with an editor"
         )
     return changed
 
@@ -207,15 +207,16 @@ def _check(text: str, path: Path, name: str | None) -> Configuration:
     named = configuration.targets.get(name or "")
     if name is not None and named is not None:
         if not named.host.startswith(SIMULATED) and Address.parse(named.host).password is not None:
-            raise TargetError("the address of a target must not contain a password", hint=_INSTEAD.format(name=name))
+            raise TargetError("the address of a target must not contain a password", hint=_FILE_HINT.format(name=name))
         resolve(Flags(vcenter=name), {}, configuration)
     return configuration
 
 
-def _shown(configuration: Configuration, name: str, key: str) -> str:
-    holder: Any = configuration.targets.get(name) if name else configuration
-    is_given = name == "" or (holder is not None and key in holder.given)
-    setting = getattr(holder, key, None) if is_given else None
+def _setting_text(configuration: Configuration, name: str, key: str) -> str:
+    """Return the value of a key of the file as text; `not set` if the file does not have the key."""
+    section: Any = configuration.targets.get(name) if name else configuration
+    is_in_file = name == "" or (section is not None and key in section.given)
+    setting = getattr(section, key, None) if is_in_file else None
     if setting is None:
         return "not set"
     if isinstance(setting, tuple):

@@ -1,7 +1,7 @@
-"""The URL of a journal in PostgreSQL: what it may hold, where it leads, and how the server there proves itself.
+"""Checks the URL of a journal in PostgreSQL, and makes the connection verify the certificate of the server.
 
-SQLAlchemy takes the URL apart, for it hands the parts to the driver; libpq says which parameters there are, and what
-its environment (`PGHOST`, `PGHOSTADDR`, `PGSERVICE`, ...) adds to them.
+SQLAlchemy parses the URL, because it passes the parts to the driver. libpq knows the possible parameters, and what its
+environment (`PGHOST`, `PGHOSTADDR`, `PGSERVICE`, ...) adds to them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 from importlib.util import find_spec
 from ipaddress import ip_address
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
@@ -23,15 +24,18 @@ if TYPE_CHECKING:
 
 VERIFIED: Final = "verify-full"
 _DRIVER: Final = "postgresql+psycopg"
-_SEVERAL_HOSTS: Final = re.compile(r"(?P<before>\w+(\+\w+)?://([^@/?#]*@)?)(?P<ways>[^@/?#]*,[^@/?#]*)(?P<rest>/[^@]*)")
+_SEVERAL_HOSTS: Final = re.compile(
+    r"(?P<before>\w+(\+\w+)?://([^@/?#]*@)?)(?P<hosts>[^@/?#]*,[^@/?#]*)(?P<path>/[^@]*)"
+)
+"""A URL with several hosts, which SQLAlchemy cannot parse."""
 _HOST: Final = re.compile(r"(?:(?P<name>[^\[\]:]*)|\[(?P<address>[0-9a-fA-F:.]+)\])(?::(?P<port>[0-9]*))?")
-"""One of libpq's list, with a port of its own (PostgreSQL documentation, Connection URIs)."""
+"""One host of such a list, with its port (PostgreSQL documentation, Connection URIs)."""
 _SECRET: Final = re.compile("password|secret|^scram_", re.IGNORECASE)
 """Names of libpq's parameters that are secrets, such as `password` and `sslpassword`, but not `passfile`."""
 
 
 def holds_password(text: str) -> bool:
-    """Return whether a URL holds a secret. Other text counts as holding one if it has an @ or a word for a secret."""
+    """Return whether a URL contains a secret. Other text counts as one if it has an @ or a word for a secret."""
     url = _url(text)
     if url is None:
         return "@" in text or _SECRET.search(text) is not None
@@ -39,10 +43,10 @@ def holds_password(text: str) -> bool:
 
 
 def parsed(text: str) -> URL:
-    """Return the URL for the driver. Raises UsageError, whose text never holds a password, if no journal can be opened.
+    """Return the URL for the driver. Raises UsageError, whose text never contains a password, for an unusable URL.
 
-    libpq by itself would accept any server, and talk in the clear to one that cannot encrypt. So a server proves itself
-    by its certificate (`sslmode=verify-full`) on every way but a Unix socket and a literal loopback address.
+    libpq by default accepts any server, and one without encryption too. Therefore the server must prove itself by its
+    certificate (`sslmode=verify-full`), except over a Unix socket or a literal loopback address.
     """
     url = _url(text)
     if url is None or url.drivername not in ("postgresql", "postgres", _DRIVER) or not url.database:
@@ -50,7 +54,8 @@ def parsed(text: str) -> URL:
             "the URL of the journal is not the URL of a PostgreSQL database",
             hint="write it as postgresql://gpuops@db.example.com/gpuops; the password belongs in ~/.pgpass",
         )
-    if "@" in f"{url.host}{url.database}":  # the rest of a password, which would be called a host and be printed
+    # the part of a password after its @ would count as the host, and be printed in messages
+    if "@" in f"{url.host}{url.database}":
         raise UsageError("the URL of the journal has more than one @", hint="write an @ in its password as %40")
     if find_spec("psycopg") is None:
         raise UsageError("a journal in PostgreSQL needs psycopg", hint=install_extra("postgresql"))
@@ -59,17 +64,18 @@ def parsed(text: str) -> URL:
     if _stays_here(parameters):
         return url
     _refuse_weaker(parameters)
-    # GSSAPI, where the environment asks for it, would take the place of TLS, whatever `sslmode` says
+    # if the environment requests GSSAPI encryption, libpq would use it instead of TLS, and ignore `sslmode`
     return url.update_query_dict({"sslmode": VERIFIED, "gssencmode": "disable"})
 
 
 def _url(text: str) -> URL | None:
+    """Return the parsed URL; None if the text is not a URL."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
-    for spelled in (text, _with_hosts_as_parameters(text)):
+    for url_text in (text, _with_hosts_as_parameters(text)):
         try:
-            return _decoded(make_url(spelled))
+            return _decode_host(make_url(url_text))
         except (ArgumentError, ValueError):
             continue
     return None
@@ -82,16 +88,16 @@ def _with_hosts_as_parameters(text: str) -> str:
     'postgresql://u@/j?host=db1,db2&port=5432,5433'
     """
     url = _SEVERAL_HOSTS.fullmatch(text)
-    ways = [_HOST.fullmatch(way) for way in url["ways"].split(",")] if url is not None else []
-    if url is None or not all(ways):
+    matches = [_HOST.fullmatch(host) for host in url["hosts"].split(",")] if url is not None else []
+    if url is None or not all(matches):
         return text
-    hosts = ",".join((way["name"] or way["address"]) for way in ways if way)
-    ports = ",".join(way["port"] or "" for way in ways if way)
-    sign = "&" if "?" in url["rest"] else "?"
-    return f"{url['before']}{url['rest']}{sign}host={hosts}&port={ports}"
+    hosts = ",".join((match["name"] or match["address"]) for match in matches if match)
+    ports = ",".join(match["port"] or "" for match in matches if match)
+    separator = "&" if "?" in url["path"] else "?"
+    return f"{url['before']}{url['path']}{separator}host={hosts}&port={ports}"
 
 
-def _decoded(url: URL) -> URL:
+def _decode_host(url: URL) -> URL:
     """Return the URL with its host percent-decoded, as libpq does: `%2Frun%2Fpostgresql` is a directory of sockets
     (PostgreSQL documentation, Connection URIs). SQLAlchemy does not decode it.
 
@@ -103,10 +109,10 @@ def _decoded(url: URL) -> URL:
         return url
     host = unquote(url.host, errors="strict")
     if not host.isprintable():
-        raise ValueError("a host of characters that cannot be printed")
+        raise ValueError("the host contains characters that cannot be printed")
     port = {"port": str(url.port)} if url.port is not None else {}
-    bare = URL.create(url.drivername, url.username, url.password, database=url.database)
-    return bare.update_query_dict({"host": host, **port, **url.query})
+    url_without_host = URL.create(url.drivername, url.username, url.password, database=url.database)
+    return url_without_host.update_query_dict({"host": host, **port, **url.query})
 
 
 def _parameters(url: URL) -> Mapping[str, str]:
@@ -125,10 +131,10 @@ def _parameters(url: URL) -> Mapping[str, str]:
                          hint="write several as ?host=db1,db2&port=5432,5432") from None  # fmt: skip
     for name, value in arguments.items():
         if isinstance(value, tuple):
-            raise UsageError(f"the URL of the journal has {name!r} more than once", hint="write it once")
+            raise UsageError(f"the URL of the journal has the parameter {name!r} twice", hint="remove one of them")
     try:
         parameters = conninfo_to_dict(make_conninfo(**arguments))
-    except ProgrammingError:  # its text may repeat a value; not chained, for a traceback would show it
+    except ProgrammingError:  # its text may repeat a value: not chained, because a traceback would show it
         raise UsageError(
             "the URL of the journal has a parameter that libpq does not know",
             hint="its parameters are those of a PostgreSQL connection string, such as sslrootcert and passfile",
@@ -137,40 +143,39 @@ def _parameters(url: URL) -> Mapping[str, str]:
 
 
 def _stays_here(parameters: Mapping[str, str]) -> bool:
-    """Return whether each way to a server is a Unix socket or a literal loopback address.
+    """Return whether each server that libpq may connect to is a Unix socket or a literal loopback address.
 
     A service of pg_service.conf is not read here, so it may lead anywhere. A name, even `localhost`, may resolve to
     another machine.
     """
     from psycopg.pq import Conninfo
 
-    # an option of the URL beats a service, which beats the environment; the defaults hold the latter two
+    # a parameter of the URL overrides these defaults, which come from a service or the environment
     defaults = {option.keyword.decode(): (option.val or b"").decode() for option in Conninfo.get_defaults()}
     defaults.update(parameters)
-    return not defaults["service"] and all(_is_here(*way) for way in _ways(defaults["host"], defaults["hostaddr"]))
+    return not defaults["service"] and all(
+        _is_this_machine(*server) for server in _servers(defaults["host"], defaults["hostaddr"])
+    )
 
 
-def _ways(hosts: str, addresses: str) -> Iterator[tuple[str, str]]:
-    """Each host with its address; several stand in lists, and where the lists differ in length libpq refuses them."""
-    several = hosts.split(","), addresses.split(",")
-    for number in range(max(map(len, several))):
-        host, address = (parts[number] if number < len(parts) else "" for parts in several)
-        yield host, address
+def _servers(hosts: str, addresses: str) -> Iterator[tuple[str, str]]:
+    """Yield each host with its address; '' = none. libpq itself refuses lists of different lengths."""
+    yield from zip_longest(hosts.split(","), addresses.split(","), fillvalue="")
 
 
-def _is_here(host: str, address: str) -> bool:
-    """libpq goes by the address where there is one; without either it takes the socket of this machine's server."""
-    way = address or host
-    if not way or (not address and way.startswith(("/", "@"))):
+def _is_this_machine(host: str, address: str) -> bool:
+    """Return whether libpq connects to this machine; it uses the address if there is one, and a socket without both."""
+    server = address or host
+    if not server or (not address and server.startswith(("/", "@"))):  # a directory of sockets, or an abstract socket
         return True
     try:
-        return ip_address(way).is_loopback
+        return ip_address(server).is_loopback
     except ValueError:
         return False
 
 
 def _refuse_weaker(parameters: Mapping[str, str]) -> None:
-    """Raise UsageError for a weaker mode than ours: its author expects a server without a valid certificate."""
+    """Raise UsageError for a weaker sslmode: its author expects a server without a valid certificate."""
     mode, origin = parameters.get("sslmode"), "the journal URL sets sslmode"
     if mode is None:
         mode, origin = os.environ.get("PGSSLMODE"), "the environment sets PGSSLMODE"
@@ -182,7 +187,7 @@ def _refuse_weaker(parameters: Mapping[str, str]) -> None:
 
 
 def without_password(url: str) -> str:
-    """Return the URL as a file of settings may hold it. Raises ValueError."""
+    """Return the same URL. Raises ValueError if it contains a password: a file of settings must not."""
     if holds_password(url):
-        raise ValueError("no password belongs in this file: put it into ~/.pgpass")
+        raise ValueError("this file must not contain a password: put it into ~/.pgpass")
     return url

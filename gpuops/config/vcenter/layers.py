@@ -1,4 +1,4 @@
-"""The settings of a connection in options of a command and in variables: GPUOPS_*, VMWARE_* (Ansible), GOVC_* (govc).
+"""Reads the settings of a connection from options and from variables: GPUOPS_*, VMWARE_* (Ansible), GOVC_* (govc).
 
 The variables of another tool are for the vCenter that they name. They are ignored for any other vCenter:
 `--vcenter https://other` must not send GOVC_PASSWORD there, nor skip its certificate because of GOVC_INSECURE.
@@ -37,12 +37,12 @@ class Layer:
     """The settings from one source; None = it does not have the setting."""
 
     vcenter: Sourced[str] | None = None
-    """As it was written: a target's name, an address, `sim:SCENARIO`; other tools name an address only."""
+    """As it was written: the name of a target, an address, or `sim:SCENARIO`; variables of other tools: an address."""
     address: Address | None = None
-    """Read from `vcenter` already, in the families of other tools."""
+    """`vcenter` as an address; only for variables of other tools."""
     username: Sourced[str] | None = None
     password: Sourced[Secret | Path] | None = None
-    """The password, or the file that holds it."""
+    """The password, or the file with the password."""
     verify: Sourced[bool] | None = None
     ca_files: Sourced[tuple[Path, ...]] | None = None
     thumbprint: Sourced[str] | None = None
@@ -83,6 +83,7 @@ class Flags:
 
 
 def flag_layer(flags: Flags) -> Layer:
+    """Return the settings in the options of a command."""
     return Layer(
         vcenter=sourced(flags.vcenter, "--vcenter"),
         username=sourced(flags.username, "--username"),
@@ -97,6 +98,7 @@ def flag_layer(flags: Flags) -> Layer:
 
 
 def gpuops_layer(environ: Mapping[str, str]) -> Layer:
+    """Return the settings in the variables GPUOPS_*."""
     return Layer(
         vcenter=_variable(environ, "GPUOPS_VCENTER", str),
         username=_variable(environ, "GPUOPS_USERNAME", str),
@@ -125,7 +127,7 @@ def vmware_layer(environ: Mapping[str, str]) -> Layer:
 
 
 def govc_layer(environ: Mapping[str, str]) -> Layer:
-    """Return the settings in the variables of govc; GOVC_URL may hold the user and the password."""
+    """Return the settings in the variables of govc; GOVC_URL may contain the user and the password."""
     address = _address("GOVC_URL", environ)
     login = login_layer(address, "GOVC_URL") if address is not None else Layer()
     return Layer(
@@ -160,17 +162,20 @@ def _variable(environ: Mapping[str, str], variable: str, read: Callable[[str], V
 
 
 def _reader(text: str) -> BulkReader:
+    """Return the reader in GPUOPS_READER. Raises UsageError for another word."""
     try:
         return BulkReader(text)
     except ValueError:
-        raise UsageError("GPUOPS_READER does not name a reader", hint="set it to auto, soap or json") from None
+        raise UsageError(
+            "the value of GPUOPS_READER is not a reader", hint="set GPUOPS_READER to auto, soap or json"
+        ) from None
 
 
 def _verify(environ: Mapping[str, str], variable: str, *, is_verified: bool) -> Sourced[bool] | None:
-    """Return whether the certificate is verified. `is_verified` is what the variable means by true."""
+    """Return whether the certificate is verified. `is_verified` is the meaning of `true` in this variable."""
     text = environ.get(variable, "").strip().lower()
     if text and text not in _TRUE | _FALSE:
-        raise UsageError(f"{variable} is neither true nor false", hint=f"set {variable} to true or false")
+        raise UsageError(f"the value of {variable} is neither true nor false", hint=f"set {variable} to true or false")
     return Sourced((text in _TRUE) is is_verified, variable) if text else None
 
 
@@ -178,7 +183,7 @@ def _port(variable: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
-        raise UsageError(f"{variable} is not a port number", hint=f"set it to a number: {variable}=443")
+        raise UsageError(f"the value of {variable} is not a port", hint=f"set it to a number: {variable}=443")
     return int(text)
 
 

@@ -1,7 +1,7 @@
-"""The login to a vCenter, and the one to guests whose checkpoint hooks a morning runs. `api.connection` calls both.
+"""Finds the login to a vCenter, to its connection broker, and to guests. `api.connection` uses it.
 
-A password comes from a file, stdin, the environment, a systemd credential, a keyring, or a prompt. It is never an
-option's value: a command line is readable by everybody on the machine.
+A password comes from a file, stdin, the environment, a systemd credential, a keyring, or a prompt. It is never the
+value of an option: every user of the machine can read a command line.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Credential:
 
     name: str
     directory: str | None
-    """None = this process is no unit that has credentials."""
+    """CREDENTIALS_DIRECTORY; None = systemd gave this process no credentials."""
 
 
 PasswordSource: TypeAlias = "Sourced[Secret | Path | Credential]"
-"""Where a password is, unread, and the option, variable or key that says so."""
+"""Where a password is (it is not read yet), and the option, variable or key that names the place."""
 
 
 def find_password(destination: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Secret:
@@ -81,8 +81,8 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
     if destination.password_of_other is not None:
         raise TargetError(
             f"{missing}: [targets.{destination.name}] has only the password of {destination.password_of_other}",
-            hint=f"use --password-file, --password-stdin or GPUOPS_PASSWORD for that of {destination.username}; or log "
-            f"in as {destination.password_of_other}: leave out --username and GPUOPS_USERNAME",
+            hint=f"give that of {destination.username} with --password-file, --password-stdin or GPUOPS_PASSWORD, "
+            f"or log in as {destination.password_of_other}: remove --username and GPUOPS_USERNAME",
         )
     raise TargetError(
         missing,
@@ -91,7 +91,7 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
 
 
 def vcenter_password(destination: Destination, environ: Mapping[str, str]) -> PasswordSource | None:
-    """Return where the password of a vCenter is; None = at most in the keyring."""
+    """Return where the password of a vCenter is; None = nowhere, or in the keyring."""
     password = destination.password if destination.password is not None else destination.password_file
     if password is not None:
         return Sourced(password, destination.origins.get("password", ""))
@@ -102,10 +102,10 @@ def vcenter_password(destination: Destination, environ: Mapping[str, str]) -> Pa
 def other_password(
     server: str, keys: BrokerDestination | GuestEntry | None, target: str | None, environ: Mapping[str, str]
 ) -> PasswordSource | None:
-    """Return the source of the password for the `broker` or the `guest` (`server`) of a target, or None.
+    """Return the source of the password for the broker (`server` is `broker`) or the guests (`guest`) of a target.
 
-    The first of: GPUOPS_BROKER_PASSWORD_FILE, GPUOPS_BROKER_PASSWORD (for guests GPUOPS_GUEST_...), the file that the
-    configuration names, a systemd credential.
+    None = there is no source. The first of these counts: GPUOPS_BROKER_PASSWORD_FILE, GPUOPS_BROKER_PASSWORD (for
+    guests GPUOPS_GUEST_...), the file that the configuration names, a systemd credential.
     """
     variable, entry = f"GPUOPS_{server.upper()}_PASSWORD", f"targets.{target}.{server}"
     if file := environ.get(f"{variable}_FILE"):
@@ -120,16 +120,19 @@ def other_password(
 
 
 def _credential(
-    usual: str, configured_name: str | None, entry: str, target: str | None, environ: Mapping[str, str]
+    default_name: str, configured_name: str | None, entry: str, target: str | None, environ: Mapping[str, str]
 ) -> PasswordSource | None:
-    """Return the credential that the entry names, else `USUAL-TARGET` or `USUAL` if there is one."""
+    """Return the credential that the entry names, else `DEFAULT_NAME-TARGET` or `DEFAULT_NAME` if it exists."""
     directory = environ.get("CREDENTIALS_DIRECTORY")
     if configured_name is not None:
         return Sourced(Credential(configured_name, directory), f"{entry}.credential")
-    names = [f"{usual}-{target}", usual] if target else [usual]
-    usable = (name for name in names if directory and re.fullmatch(r"[A-Za-z0-9._-]+", name))
-    existing = next((name for name in usable if Path(directory or "", name).exists()), None)
-    return Sourced(Credential(existing, directory), "CREDENTIALS_DIRECTORY") if existing is not None else None
+    if not directory:
+        return None
+    for name in [f"{default_name}-{target}", default_name] if target else [default_name]:
+        # the name of a target may contain characters that a file name cannot
+        if re.fullmatch(r"[A-Za-z0-9._-]+", name) and Path(directory, name).exists():
+            return Sourced(Credential(name, directory), "CREDENTIALS_DIRECTORY")
+    return None
 
 
 def read_password(source: PasswordSource) -> Secret:
@@ -141,48 +144,49 @@ def read_password(source: PasswordSource) -> Secret:
             return read_password_file(file, private=True)
         case Credential(name, directory):
             if directory is None:
-                message = f"{source.origin} is set, but CREDENTIALS_DIRECTORY is not"
+                message = f"{source.origin} names a systemd credential, but CREDENTIALS_DIRECTORY is not set"
                 raise TargetError(message, hint=f"add LoadCredential={name}:/path to the systemd unit")
             return read_password_file(Path(directory) / name)
 
 
 def read_password_file(
-    path: Path, *, private: bool = False, holds: str = "password", several_lines: bool = False
+    path: Path, *, private: bool = False, content_name: str = "password", several_lines: bool = False
 ) -> Secret:
     """Return the file's text without a byte order mark and line ends at its end. Raises TargetError.
 
-    `private` refuses a file that others can read. `holds` is what messages call the content. `several_lines` allows
-    more than one line.
+    `private` refuses a file that others can read. `content_name` is what messages call the content.
+    `several_lines` allows more than one line.
     """
-    name = f"the {holds} file {path}"
+    name = f"the {content_name} file {path}"
     content = read_bytes(
         path,
         largest=_LIMIT_BYTES,
         error=TargetError,
         name=name,
-        hint=f"name a file that holds the {holds} and nothing else",
+        hint=f"name a file that contains the {content_name} and nothing else",
         check=partial(_refuse_shared, name, path) if private else None,
     )
     try:
         text = content.decode("utf-8-sig").rstrip("\r\n")  # editors on Windows write such a mark
     except UnicodeDecodeError:
-        # Not chained: the error holds the bytes of a secret, and a traceback would show them.
-        raise TargetError(f"{name} is not UTF-8 text") from None
+        # Not chained: the error contains the bytes of a secret, and a traceback would show them.
+        raise TargetError(f"{name} is not UTF-8 text", hint=f"write the {content_name} into it as UTF-8 text") from None
     if not text:
-        raise TargetError(f"{name} is empty", hint=f"it must hold the {holds} and nothing else")
+        raise TargetError(f"{name} is empty", hint=f"it must contain the {content_name} and nothing else")
     if not several_lines and set(text) & set("\r\n"):
-        raise TargetError(f"{name} has several lines", hint=f"it must hold the {holds} and nothing else")
+        raise TargetError(f"{name} has several lines", hint=f"it must contain the {content_name} and nothing else")
     return Secret(text)
 
 
 def _refuse_shared(name: str, path: Path, file_status: os.stat_result) -> None:
-    """Refuse a password file that others can read, as ssh does with keys.
+    """Raise TargetError for a password file that other users can read, as ssh refuses such keys.
 
     A file of another user may be readable by our group: services get their files that way.
 
-    Only regular files are checked: no other process reads our pipe. Callers do not check systemd's credentials: their
-    directory is private, and its access list would look like a group's right to read.
+    Only regular files are checked: no other process can read a pipe. It is not called for credentials of systemd: their
+    directory is private, and its access list would look like read access of a group.
     """
+    # 0o077: any access by group or others; 0o007: by others
     forbidden_bits = 0o077 if file_status.st_uid == os.geteuid() else 0o007
     if stat.S_ISREG(file_status.st_mode) and file_status.st_mode & forbidden_bits:
         mode = stat.S_IMODE(file_status.st_mode)
@@ -204,7 +208,8 @@ def _from_keyring(destination: Destination) -> Secret | None:
     try:
         password: str | None = keyring.get_password("gpuops", f"{destination.username}@{destination.address.host}")
     except keyring.errors.KeyringError as error:
-        raise TargetError(f"the keyring cannot be read: {type(error).__name__}") from error
+        hint = "unlock the keyring, or use --password-file"
+        raise TargetError(f"the keyring cannot be read: {type(error).__name__}", hint=hint) from error
     return Secret(password) if password is not None else None
 
 
@@ -221,12 +226,12 @@ def guest_login(
     username, source = user
     if source is not None:
         return GuestLogin(username.value, read_password(source))
-    is_own = entry is not None and username.value == entry.username
-    where = f"[targets.{target}.guest]" if is_own else "GPUOPS_GUEST_USERNAME"
+    is_user_of_entry = entry is not None and username.value == entry.username
+    where = f"[targets.{target}.guest]" if is_user_of_entry else "GPUOPS_GUEST_USERNAME"
     raise TargetError(
         f"no password for the guest user {username.value!r} of {where}",
         hint=f"put password_file into {where}"
-        if is_own
+        if is_user_of_entry
         else "set GPUOPS_GUEST_PASSWORD_FILE to a file that only you can read",
     )
 
@@ -238,17 +243,16 @@ def guest_user(
 
     If the variable has another user than the entry, the password of the entry is not used.
     """
-    spoken = environ.get("GPUOPS_GUEST_USERNAME")
-    # `spoken`: the user that the variable names
-    own_entry = entry if entry is not None and spoken in (None, "", entry.username) else None
-    username = Sourced(spoken, "GPUOPS_GUEST_USERNAME") if spoken else None
+    user_of_variable = environ.get("GPUOPS_GUEST_USERNAME")
+    usable_entry = entry if entry is not None and user_of_variable in (None, "", entry.username) else None
+    username = Sourced(user_of_variable, "GPUOPS_GUEST_USERNAME") if user_of_variable else None
     if username is None and entry is not None:
         username = Sourced(entry.username, f"targets.{target}.guest.username")
-    return None if username is None else (username, other_password("guest", own_entry, target, environ))
+    return None if username is None else (username, other_password("guest", usable_entry, target, environ))
 
 
 def guest_keys(environ: Mapping[str, str]) -> tuple[Path | None, Path]:
-    """Return the files of our SSH key for guests (None: the agent's keys and those in ~/.ssh) and of the guests' keys.
+    """Return the file of the SSH key for guests (None = the agent's keys and those in ~/.ssh), and of known guests.
 
     GPUOPS_GUEST_SSH_KEY and GPUOPS_GUEST_SSH_KNOWN_HOSTS name them.
     """

@@ -1,7 +1,7 @@
-"""The settings that are in force for a vCenter, and where each comes from: `gpuops config show`.
+"""Lists the settings in force for a vCenter, each with the place it comes from: `gpuops config show`.
 
-`origins.resolve` decides what is in force; here the same sources are asked in the same order who says it. No password
-is among it, only whether there is one and from where.
+`sources.resolve` decides what is in force; the origins are read from the same sources in the same order. Passwords are
+not shown, only whether there is one and where it comes from.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class ShownTarget:
-    """A vCenter by the name that means it, with its settings."""
+    """A vCenter by its name or address, with its settings."""
 
     name: str
     settings: tuple[Setting, ...]
@@ -59,27 +59,30 @@ def shown_targets(
 
     Raises TargetError for an invalid setting.
     """
-    named = label(flags.vcenter, environ, configuration.default)
+    selected = label(flags.vcenter, environ, configuration.default)
     names = [] if flags.vcenter is not None else list(configuration.targets)
     targets = [ShownTarget(name, tuple(_settings(name, flags, environ, configuration, lines))) for name in names]
     # the selected vCenter is not a target of the file, or the only one to show
-    if named is not None and named not in names:
-        targets.insert(0, ShownTarget(named, tuple(_settings(None, flags, environ, configuration, lines))))
+    if selected is not None and selected not in names:
+        targets.insert(0, ShownTarget(selected, tuple(_settings(None, flags, environ, configuration, lines))))
     return tuple(targets)
 
 
 @dataclass(frozen=True, slots=True)
 class TargetLines:
-    """The lines of the configuration file on which its keys are."""
+    """The line numbers of the keys in the configuration file, by target (or `fleet`) and key."""
 
     file: Path
     lines: Mapping[tuple[str, str], int]
 
     @classmethod
     def of(cls, file: Path, text: str) -> TargetLines:
-        """Find the keys and tables of `[targets.NAME]`, and `[fleet]`; keys written in another form have no line."""
+        """Return the lines of the keys and tables of each `[targets.NAME]`, and of `[fleet]`.
+
+        Keys that are written in another form, such as `targets.prod.host = ...`, have no line.
+        """
         line_numbers: dict[tuple[str, str], int] = {}
-        target = ""
+        target = ""  # of the present table; '' = a table without keys of a target
         for number, line in enumerate(text.splitlines(), 1):
             if table := re.match(rf"\s*\[\s*targets\s*\.\s*[\"']?(.+?)[\"']?\s*\.\s*({_TABLES})\s*\]\s*(#.*)?$", line):
                 target = ""
@@ -95,7 +98,7 @@ class TargetLines:
         return cls(file, line_numbers)
 
     def place(self, target: str, key: str) -> str:
-        """FILE:LINE, or the file alone."""
+        """Return FILE:LINE of a key, or the file alone if the line is unknown."""
         line = self.lines.get((target, key))
         return f"{self.file}:{line}" if line is not None else str(self.file)
 
@@ -106,23 +109,24 @@ class _Origins:
 
     by_setting: Mapping[str, str]
     """`origins` of the destination."""
-    named: NamedTarget | None
+    entry: NamedTarget | None
     name: str
     lines: TargetLines
 
     def of(self, setting: str) -> str:
         """Return the option or variable that sets it, or the line of the file; else the default."""
-        return self.shown(self.by_setting.get(setting, DEFAULT))
+        return self.place_of(self.by_setting.get(setting, DEFAULT))
 
-    def shown(self, origin: str) -> str:
-        """Return FILE:LINE for the origin `targets.NAME.KEY`, and any other as it is."""
+    def place_of(self, origin: str) -> str:
+        """Return FILE:LINE for the origin `targets.NAME.KEY`; other origins are returned unchanged."""
         if origin == "fleet.url":
             return self.lines.place("fleet", "url")
         key = origin.removeprefix(f"targets.{self.name}.")
         return origin if key == origin else self.in_file(key.partition(".")[0])
 
     def in_file(self, key: str) -> str:
-        is_in_file = self.named is not None and key in self.named.given
+        """Return FILE:LINE of a key of the target; the default if the file does not set it."""
+        is_in_file = self.entry is not None and key in self.entry.given
         return self.lines.place(self.name, key) if is_in_file else DEFAULT
 
 
@@ -142,10 +146,11 @@ def _settings(
         yield Setting("host", str(where.address), origins.of("vcenter"))
         yield Setting("username", where.username or NOT_SET, origins.of("vcenter"))
     else:
-        yield from _of_destination(where, origins, environ)
+        yield from _destination_settings(where, origins, environ)
 
 
-def _of_destination(where: Destination, origins: _Origins, environ: Mapping[str, str]) -> Iterator[Setting]:
+def _destination_settings(where: Destination, origins: _Origins, environ: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield all settings of a real vCenter, in the order in which they are shown."""
     host_origin = origins.of("vcenter")
     port_origin = origins.in_file("port")  # only the file has a setting for it
     # an unusual port that the file does not set came with the address
@@ -176,7 +181,7 @@ def _broker(where: Destination, origins: _Origins, environ: Mapping[str, str]) -
     source = origins.in_file("broker")
     yield Setting("broker.url", str(broker.address), source)
     yield Setting("broker.username", f"{broker.domain}\\{broker.username}", source)
-    yield _of_password("broker.password", other_password("broker", broker, broker.name, environ), origins)
+    yield _password_setting("broker.password", other_password("broker", broker, broker.name, environ), origins)
     yield Setting("broker.ca_file", ", ".join(map(str, broker.ca_files)) or "the system's", source)
     yield Setting("broker.thumbprint", broker.thumbprint or NOT_SET, source)
 
@@ -186,8 +191,8 @@ def _guest(where: Destination, origins: _Origins, environ: Mapping[str, str]) ->
     user = guest_user(environ, where.name, where.guest)
     if user is not None:
         username, source = user
-        yield Setting("guest.username", username.value, origins.shown(username.origin))
-        yield _of_password("guest.password", source, origins)
+        yield Setting("guest.username", username.value, origins.place_of(username.origin))
+        yield _password_setting("guest.password", source, origins)
 
 
 def _measurements(where: Destination, origins: _Origins) -> Iterator[Setting]:
@@ -208,15 +213,16 @@ def _measurements(where: Destination, origins: _Origins) -> Iterator[Setting]:
 
 def _site(origins: _Origins) -> Iterator[Setting]:
     """Yield the zone, the policy and the labels of the target, if the file has them (`gpuops help sites`)."""
-    if (named := origins.named) is None:
+    if (entry := origins.entry) is None:
         return
-    labels = ", ".join(f"{name}={value}" for name, value in named.labels.items())
-    for key, value in (("zone", named.zone), ("policy", named.policy), ("labels", labels)):
+    labels = ", ".join(f"{name}={value}" for name, value in entry.labels.items())
+    for key, value in (("zone", entry.zone), ("policy", entry.policy), ("labels", labels)):
         if value:
             yield Setting(key, str(value), origins.in_file(key))
 
 
 def _journal(url: str | None) -> str:
+    """Return the URL of a database, or a text in its place if it contains a password."""
     if url is None:
         return NOT_SET
     return "set, with a password in it" if holds_password(url) else url
@@ -226,10 +232,11 @@ def _password(where: Destination, origins: _Origins, environ: Mapping[str, str])
     source = vcenter_password(where, environ)
     if source is None and where.keyring:
         return Setting("password", "from the keyring, service gpuops", origins.in_file("keyring"))
-    return _of_password("password", source, origins)
+    return _password_setting("password", source, origins)
 
 
-def _of_password(name: str, source: PasswordSource | None, origins: _Origins) -> Setting:
+def _password_setting(name: str, source: PasswordSource | None, origins: _Origins) -> Setting:
+    """Return whether the password is set and where it comes from; it is not read."""
     if source is None:
         return Setting(name, NOT_SET, DEFAULT)
     match source.value:
@@ -240,4 +247,4 @@ def _of_password(name: str, source: PasswordSource | None, origins: _Origins) ->
         case Credential(credential, directory):
             missing_text = "" if directory else ", which a systemd unit alone has"
             text = f"set, from the credential {credential}{missing_text}"
-    return Setting(name, text, origins.shown(source.origin))
+    return Setting(name, text, origins.place_of(source.origin))

@@ -1,10 +1,10 @@
-"""Which vCenter is meant and how it is reached, by flags, environment and configuration file.
+"""Decides which vCenter a command uses and how it is reached, from options, variables and the configuration file.
 
-Flags > GPUOPS_* > VMWARE_* > GOVC_* > the configuration file.
-CA: --ca-file > GPUOPS_CA_FILE > GOVC_TLS_CA_CERTS > the target's ca_file > REQUESTS_CA_BUNDLE > the system's.
-The file of a target comes before REQUESTS_CA_BUNDLE, which is for every server.
+Options come before GPUOPS_*, these before VMWARE_*, then GOVC_*, then the configuration file. For the CA: --ca-file,
+GPUOPS_CA_FILE, GOVC_TLS_CA_CERTS, the target's ca_file, REQUESTS_CA_BUNDLE (which is for every server), the system's.
 
-The sites that `--site` names: targets of the configuration file, each with its zone, its policy and its labels."""
+It also selects the sites that `--site` names: targets of the file, each with its zone, its policy and its labels.
+"""
 
 from __future__ import annotations
 
@@ -57,22 +57,24 @@ NamedTargets: TypeAlias = "Configuration | NoConfiguration"
 
 
 @dataclass(frozen=True, slots=True)
-class _Meant:
-    """The vCenter that is meant, and the source that names it."""
+class _SelectedVcenter:
+    """The selected vCenter, and the source that names it."""
 
     address: Address
-    named_by: int
-    """Index of the layer that names it; 4 = the configuration file."""
+    layer_index: int
+    """The layer that names it: options, GPUOPS_*, VMWARE_*, GOVC_*; 4 = the configuration file."""
     origin: str
     """The option, variable or key that names it."""
     name: str | None = None
-    named: NamedTarget | None = None
+    entry: NamedTarget | None = None
+    """Its target in the configuration file; None = it is given by its address."""
 
 
 def label(flag: str | None, environ: Mapping[str, str], default: str | None) -> str | None:
     """Return the name or the address of the vCenter as the user wrote it; None = no vCenter is configured."""
-    named = (flag, environ.get("GPUOPS_VCENTER"), environ.get("VMWARE_HOST"), environ.get("GOVC_URL"), default)
-    target_text = next((text for text in named if text), None)
+    candidates = (flag, environ.get("GPUOPS_VCENTER"), environ.get("VMWARE_HOST"), environ.get("GOVC_URL"), default)
+    target_text = next((text for text in candidates if text), None)
+    # user@host: the user is not part of the label
     return target_text.rpartition("@")[2] if target_text and not target_text.startswith(SERVED) else target_text
 
 
@@ -84,14 +86,14 @@ def read_configuration(path: Path) -> NamedTargets:
         if is_missing(error):  # a service account may have /dev/null as its home
             return NoConfiguration()
         raise
-    # not above: a command without a configuration file does not need its classes
+    # imported here, because a command without a configuration file does not need these classes
     from gpuops.config.vcenter.targets import parsed_configuration
 
     return parsed_configuration(text, path)
 
 
 def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTargets) -> Destination | Simulated:
-    """Return the vCenter and how to reach it. Raises TargetError if none is configured: no simulator is the default."""
+    """Return the vCenter and how to reach it. Raises TargetError if none is configured."""
     # gpuops' own options and variables come before those of Ansible and govc
     ours = (flag_layer(flags), gpuops_layer(environ))
     named_text = merged(ours).vcenter
@@ -105,12 +107,12 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTarget
             origins={"vcenter": named_text.origin},
         )
     layers = (*ours, vmware_layer(environ), govc_layer(environ))
-    target_choice = _meant(layers, configuration)
-    if target_choice.named is not None and target_choice.named.host.startswith(SIMULATED):
-        simulated = _simulated(Sourced(target_choice.named.host, target_choice.origin), flags, environ)
-        return _with_entry(simulated, target_choice.name, target_choice.named)
-    _refuse_password(flags.vcenter, target_choice)
-    return _way(target_choice, layers, environ, _journal(flags, environ, configuration, target_choice.name))
+    selected = _select_vcenter(layers, configuration)
+    if selected.entry is not None and selected.entry.host.startswith(SIMULATED):
+        simulated = _simulated(Sourced(selected.entry.host, selected.origin), flags, environ)
+        return _with_entry(simulated, selected.name, selected.entry)
+    _refuse_password(flags.vcenter, selected)
+    return _destination(selected, layers, environ, _journal(flags, environ, configuration, selected.name))
 
 
 def measurement_settings(
@@ -121,7 +123,7 @@ def measurement_settings(
 
 
 def journal_url(flags: Flags, environ: Mapping[str, str], configuration: NamedTargets) -> str | None:
-    """Which PostgreSQL database keeps the journal; None = a file in the state directory. Raises TargetError."""
+    """Return the URL of the database with the journal; None = a file in the state directory. Raises TargetError."""
     return _value(_journal(flags, environ, configuration, None))
 
 
@@ -135,8 +137,8 @@ def _journal(
     url = merged((flag_layer(flags), gpuops_layer(environ))).journal_url
     if flags.journal_url is not None and holds_password(flags.journal_url):
         raise TargetError(
-            "a password on the command line is readable by everybody on this machine",
-            hint="put it into ~/.pgpass, or the whole URL into GPUOPS_JOURNAL_URL",
+            "--journal-url contains a password, and every user of this machine can read a command line",
+            hint="put it into ~/.pgpass, or set GPUOPS_JOURNAL_URL to the complete URL",
         )
     name = name or label(flags.vcenter, environ, configuration.default)
     named = configuration.targets.get(name or "")
@@ -159,7 +161,7 @@ def _simulated(named_text: Sourced[str], flags: Flags, environ: Mapping[str, str
     """Return a private simulated vCenter. Its journal lives as long as it does, so GPUOPS_JOURNAL_URL is not used."""
     if flags.journal_url is not None:
         raise TargetError(
-            f"{named_text.value} ends with this command, and so does its journal: --journal-url cannot be used with it",
+            f"--journal-url cannot be used with {named_text.value}: its journal ends with this command",
             hint="gpuops sim serve starts one that keeps running: --vcenter sim@READY-FILE",
         )
     settings = replace(merged((flag_layer(flags), gpuops_layer(environ))), vcenter=named_text)
@@ -167,19 +169,20 @@ def _simulated(named_text: Sourced[str], flags: Flags, environ: Mapping[str, str
     return Simulated(named_text.value.removeprefix(SIMULATED), sim_clock(environ), reader, origins=settings.origins)
 
 
-def _meant(layers: tuple[Layer, ...], configuration: NamedTargets) -> _Meant:
+def _select_vcenter(layers: tuple[Layer, ...], configuration: NamedTargets) -> _SelectedVcenter:
+    """Return the vCenter that the first layer names, else the default target. Raises TargetError if there is none."""
     for index, layer in enumerate(layers):
         if layer.vcenter is not None and layer.address is not None:
-            return _Meant(layer.address, index, layer.vcenter.origin)
+            return _SelectedVcenter(layer.address, index, layer.vcenter.origin)
         if layer.vcenter is not None:
             return _named_or_address(layer.vcenter, index, configuration)
     if configuration.default is not None:
         return _named_or_address(Sourced(configuration.default, DEFAULT), len(layers), configuration)
-    raise _nothing(configuration)
+    raise _no_vcenter(configuration)
 
 
-def _named_or_address(named_text: Sourced[str], index: int, configuration: NamedTargets) -> _Meant:
-    """Return the target of this name, or the vCenter at this address. `index`: of the layer that names it.
+def _named_or_address(named_text: Sourced[str], index: int, configuration: NamedTargets) -> _SelectedVcenter:
+    """Return the target of this name, or the vCenter at this address. `index` is that of the layer that names it.
 
     Raises TargetError if the text is neither a target nor an address.
     """
@@ -189,36 +192,37 @@ def _named_or_address(named_text: Sourced[str], index: int, configuration: Named
         simulated = named.host.startswith(SIMULATED)
         # a simulated vCenter has no address: "sim" is a placeholder
         address = Address("sim") if simulated else Address.parse(named.host, port=named.port)
-        return _Meant(address, index, f"targets.{text}.host", text, named)
+        return _SelectedVcenter(address, index, f"targets.{text}.host", text, named)
     if not any(mark in text for mark in ".:/@[") and text != "localhost":
         target_names = ", ".join(sorted(configuration.targets)) or "none"
         raise TargetError(
             f"no target {text!r} in the configuration file{_near(text, configuration)}",
-            hint=f"targets there: {target_names}; write an address as https://{text}",
+            hint=f"use one of its targets ({target_names}), or write an address as https://{text}",
         )
-    return _Meant(Address.parse(text), index, named_text.origin)
+    return _SelectedVcenter(Address.parse(text), index, named_text.origin)
 
 
 def _near(text: str, configuration: NamedTargets) -> str:
+    """Return a suggestion with the names of similar targets; '' if there are none."""
     near = get_close_matches(text, configuration.targets, n=3)
     return f"; did you mean {', '.join(near)}?" if near else ""
 
 
-def _way(
-    target_choice: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str], journal: Sourced[str] | None
+def _destination(
+    selected: _SelectedVcenter, layers: tuple[Layer, ...], environ: Mapping[str, str], journal: Sourced[str] | None
 ) -> Destination:
-    """Return how to reach the chosen vCenter. Of several layers with a setting, the first one wins."""
-    named, name, address = target_choice.named, target_choice.name, target_choice.address
+    """Return how to reach the selected vCenter. Of several layers with a setting, the first one counts."""
+    entry, name, address = selected.entry, selected.name, selected.address
     usable = [layer.about(address) for layer in layers]
     # user@ in an address has the rank of the layer with the address
-    usable.insert(target_choice.named_by + 1, login_layer(address, target_choice.origin))
-    # another user is not sent the password of the target's own: each such try counts towards the lock of an account
-    is_own = named is not None and _is_own_login(_value(merged(usable).username), named)
-    if named is not None:
-        usable.append(_target_layer(f"targets.{name}", named, is_own=is_own))
+    usable.insert(selected.layer_index + 1, login_layer(address, selected.origin))
+    # the password of the target is not sent for another user: each such login counts towards the lock of an account
+    is_own = entry is not None and _is_own_login(_value(merged(usable).username), entry)
+    if entry is not None:
+        usable.append(_target_layer(f"targets.{name}", entry, is_own=is_own))
     bundle = environ.get("REQUESTS_CA_BUNDLE")
     usable.append(Layer(ca_files=sourced((Path(bundle),) if bundle else None, "REQUESTS_CA_BUNDLE")))
-    settings = replace(merged(usable), vcenter=Sourced(str(address), target_choice.origin), journal_url=journal)
+    settings = replace(merged(usable), vcenter=Sourced(str(address), selected.origin), journal_url=journal)
     password, thumbprint = _value(settings.password), settings.thumbprint
     destination = Destination(
         label=name or str(address),
@@ -235,22 +239,22 @@ def _way(
         reader=_value(settings.reader) or BulkReader.AUTO,
         origins=settings.origins,
     )
-    if named is None or name is None:
+    if entry is None or name is None:
         return destination
-    names_password = named.credential is not None or named.password_file is not None
+    has_password = entry.credential is not None or entry.password_file is not None
     return replace(
-        _with_entry(destination, name, named),
-        credential=named.credential if is_own else None,
-        password_of_other=named.username if names_password and not is_own else None,
-        keyring=named.keyring,
-        insecure_by_target=not named.verify,
-        broker=_broker(name, named.broker, environ) if named.broker is not None else None,
-        policies=(*([named.policy] if named.policy is not None else []), *named.rotations),
+        _with_entry(destination, name, entry),
+        credential=entry.credential if is_own else None,
+        password_of_other=entry.username if has_password and not is_own else None,
+        keyring=entry.keyring,
+        insecure_by_target=not entry.verify,
+        broker=_broker(name, entry.broker, environ) if entry.broker is not None else None,
+        policies=(*([entry.policy] if entry.policy is not None else []), *entry.rotations),
     )
 
 
 def _target_layer(entry: str, named: NamedTarget, *, is_own: bool) -> Layer:
-    """Return the settings of a target. `is_own`: its password is for the user who logs in."""
+    """Return the settings of a target; its password only if `is_own`, that is, if its user logs in."""
     return Layer(
         username=sourced(named.username, f"{entry}.username"),
         password=sourced(named.password_file, f"{entry}.password_file") if is_own else None,
@@ -295,20 +299,22 @@ def notify_settings(flag: str | None, environ: Mapping[str, str], configuration:
 
 
 def no_notices(name: str | None, configuration: NamedTargets) -> UsageError:
-    """Return the error for a target without receivers of notices; `name` None = the user names no vCenter."""
+    """Return the error for a target without receivers of notices; `name` None = no vCenter is named."""
     targets = sorted(configuration.targets)
     if name is not None and name not in targets:
         return UsageError(
             f"no target {name!r} in the configuration file{_near(name, configuration)}; notices belong to a target",
-            hint=f"targets there: {', '.join(targets) or 'none: gpuops config init writes the file'}",
+            hint=f"use one of its targets: {', '.join(targets)}"
+            if targets
+            else "gpuops config init writes a file with a target",
         )
     targets_with_notices = [target for target in targets if configuration.targets[target].notify]
-    named = f" (with notices: {', '.join(targets_with_notices)})" if targets_with_notices else ""
+    names = f" (with notices: {', '.join(targets_with_notices)})" if targets_with_notices else ""
     return UsageError(
-        f"no notices are configured for {name}" if name else "no notices are configured: no target is named",
+        f"no notices are configured for {name}" if name else "no notices are configured, because no target is named",
         hint=f"put notify = [...] into its [targets.{name}] (gpuops help timers)"
         if name
-        else f"name a target: --vcenter NAME{named}",
+        else f"name a target: --vcenter NAME{names}",
     )
 
 
@@ -321,22 +327,25 @@ def _notify(name: str | None, named: NamedTarget | None) -> NotifySettings | Non
 
 
 def _proxy(text: str | None) -> str | None:
-    """Return the text if it is HOST:PORT. The error never repeats it, because it may hold a password."""
+    """Return the text if it is HOST:PORT. The error never repeats it, because it may contain a password."""
     if text is None:
         return None
     host, _, port = text.rpartition(":")
     if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host) or not port.isascii() or not port.isdigit():
         raise TargetError(
-            "the proxy setting is not the address of an HTTP proxy", hint="write it as proxy.example.com:3128"
+            "the proxy setting is not the address of an HTTP proxy",
+            hint="write it as HOST:PORT, such as proxy.example.com:3128",
         )
     return text
 
 
-def _refuse_password(flag: str | None, target_choice: _Meant) -> None:
-    if flag is not None and target_choice.named_by == 0 and target_choice.address.password is not None:
+def _refuse_password(flag: str | None, selected: _SelectedVcenter) -> None:
+    """Raise TargetError if the address in --vcenter (`flag`) contains a password."""
+    is_by_flag = flag is not None and selected.layer_index == 0
+    if is_by_flag and selected.address.password is not None:
         raise TargetError(
-            "a password on the command line is readable by everybody on this machine",
-            hint="use --password-file, --password-stdin or GPUOPS_PASSWORD",
+            "--vcenter contains a password, and every user of this machine can read a command line",
+            hint="remove it, and use --password-file, --password-stdin or GPUOPS_PASSWORD",
         )
 
 
@@ -370,12 +379,13 @@ def _served_broker(ready_broker: Mapping[str, str], password: Secret, ca_files: 
     )
 
 
-def _nothing(configuration: NamedTargets) -> TargetError:
+def _no_vcenter(configuration: NamedTargets) -> TargetError:
+    """Return the error for a command that no vCenter is configured for."""
     targets = ", ".join(sorted(configuration.targets))
-    named = f"--vcenter NAME ({targets})" if targets else "--vcenter https://vc.example.com"
+    option = f"--vcenter NAME ({targets})" if targets else "--vcenter https://vc.example.com"
     return TargetError(
         "no vCenter is configured",
-        hint=f"use {named}, or run gpuops config init; --vcenter sim:lab tries everything on a simulated one",
+        hint=f"use {option}, or run gpuops config init; --vcenter sim:lab tries everything on a simulated one",
     )
 
 
@@ -386,16 +396,16 @@ _LOGINS: Final[Mapping[str, str]] = {
     "GPUOPS_GUEST_PASSWORD_FILE": "", "VMWARE_USER": "VMWARE_HOST", "VMWARE_PASSWORD": "VMWARE_HOST",
     "GOVC_USERNAME": "GOVC_URL", "GOVC_PASSWORD": "GOVC_URL",
 }  # fmt: skip
-"""Variables that go to every vCenter, its broker or its guests, unless the variable beside them says to which."""
+"""Variables with a login, each with the variable that names its vCenter; '' = it is sent to every vCenter."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredSite:
-    """One target of the configuration file, as commands that read several know it."""
+    """One target of the configuration file, for commands that read several vCenters (`--site`)."""
 
     name: str
     zone: str | None
-    """IANA time zone; None = the file says none."""
+    """IANA time zone; None = the file does not set it."""
     policy: Path | None
     labels: Mapping[str, str]
 
@@ -409,21 +419,21 @@ def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[Co
              configuration.targets.items()}  # fmt: skip
     if not sites_by_name:
         raise UsageError(
-            f"--site {word}: there is no target in {file}",
-            hint="gpuops config init writes the file; its targets are the sites",
+            f"--site {word}: {file} has no targets",
+            hint="gpuops config init writes the file; each of its targets is a site",
         )
-    matching_sites = tuple(site for site in sites_by_name.values() if _means(word, site))
+    matching_sites = tuple(site for site in sites_by_name.values() if _matches(word, site))
     if matching_sites:
         return matching_sites
     near = get_close_matches(word, sites_by_name, n=3)
     suggestion = f"; did you mean {', '.join(near)}?" if near else ""
     raise UsageError(
-        f"--site {word}: it matches no target of {file}{suggestion}", hint=f"sites there: {', '.join(sites_by_name)}"
+        f"--site {word} matches no target of {file}{suggestion}", hint=f"use one of: {', '.join(sites_by_name)}"
     )
 
 
 def _policy_of(target: NamedTarget) -> Path | None:
-    """Return the policy of a target, else the only one that runners play on it; None if there is not exactly one."""
+    """Return the policy of a target, else the only one of its `rotations`; None if there is not exactly one."""
     return target.rotations[0] if target.policy is None and len(target.rotations) == 1 else target.policy
 
 
@@ -435,12 +445,13 @@ def refuse_one_login(sites: Collection[str], environ: Mapping[str, str], passwor
         guests = ", and in [targets.NAME.guest]" if any("GUEST" in name for name in login_options) else ""
         raise UsageError(
             f"{', '.join(login_options)} would go to each of {len(sites)} vCenters: {', '.join(sites)}",
-            hint=f"leave it out: each [targets.NAME] has its own username, password_file or credential{guests}",
+            hint=f"remove it: put username and password_file or credential into each [targets.NAME]{guests}",
         )
 
 
-def _means(word: str, site: ConfiguredSite) -> bool:
-    label, sign, value = word.partition("=")
-    if sign and label in site.labels:
+def _matches(word: str, site: ConfiguredSite) -> bool:
+    """Return whether the word is `all`, the name of the site or a pattern of it, or a label with its value."""
+    label, equals, value = word.partition("=")
+    if equals and label in site.labels:
         return fnmatchcase(site.labels[label], value)
     return word == ALL or fnmatchcase(site.name, word)

@@ -1,4 +1,4 @@
-"""Named vCenters of the configuration file, checked at the door.
+"""Decodes and checks the configuration file, which names vCenters (targets).
 
 default = "prod"
 
@@ -8,11 +8,10 @@ username = "gpuops@vsphere.local"
 password_file = "/etc/gpuops/prod"     # or credential = "prod" (systemd), or keyring = true
 ca_file = "/etc/gpuops/ca.pem"
 
-Where notices are sent: the key `notify` of a target, a list of apprise URLs.
-
-Such a URL holds a password or a token, so it does not stand in the configuration file: an entry names where it is
-(`env:VARIABLE`, `file:/etc/gpuops/chat.url`, `credential:NAME` of systemd). A `mailto:` URL without a password may
-stand there itself."""
+The key `notify` of a target lists the receivers of notices. Their apprise URLs contain passwords or tokens, so the
+file has only the places of these URLs: `env:VARIABLE`, `file:/etc/gpuops/chat.url`, `credential:NAME` of systemd. A
+`mailto:` URL without a password may be in the file itself.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +37,12 @@ from gpuops.model.measurements.measurement_settings import MeasurementSettings
 from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
 
-_NAMED: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|credential:[A-Za-z0-9._-]+|file:.+", re.DOTALL)
+_PLACE_OF_URL: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|credential:[A-Za-z0-9._-]+|file:.+", re.DOTALL)
 _MAIL: Final = frozenset({"mailto", "mailtos"})
 _OPEN_KEYS: Final = frozenset({"from", "to", "cc", "bcc", "name", "reply", "smtp", "mode", "cto", "rto", "verify"})
-"""What a mailto: URL may say in the file: none of these is a secret."""
-_HOST_IS_A_HOST: Final = _MAIL | {"json", "jsons", "xml", "xmls", "form", "forms"}
-"""In the URLs of chats a token stands where others have the host."""
+"""The parameters that a mailto: URL in the file may have: none of these is a secret."""
+_SCHEMES_WITH_HOST: Final = _MAIL | {"json", "jsons", "xml", "xmls", "form", "forms"}
+"""Schemes whose URLs have a host after `://`; URLs of chats have a token there, which must not be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +57,11 @@ class NotifySettings:
 
 def checked_entry(text: str) -> str:
     """Return the same text. Raises ValueError, which never repeats it, if it holds a secret or is not an entry."""
-    if _NAMED.fullmatch(text) or _is_open_mail(text):
+    if _PLACE_OF_URL.fullmatch(text) or _is_open_mail(text):
         return text
     raise ValueError(
-        "such a URL holds a password or a token, and none belongs in this file: say env:VARIABLE, file:PATH or "
-        "credential:NAME (a mailto: URL without a password may stand here)"
+        "this URL may contain a password or a token: write env:VARIABLE, file:PATH or credential:NAME instead "
+        "(only a mailto: URL without a password is allowed here)"
     )
 
 
@@ -71,40 +70,40 @@ def url_of(entry: str, environ: Mapping[str, str]) -> Secret:
 
     Raises TargetError if the variable or file is missing, or if other users can read the file.
     """
-    how, _, name = entry.partition(":")
-    if how == "env":
+    kind, _, name = entry.partition(":")
+    if kind == "env":
         if not environ.get(name):
-            raise TargetError(f"notify: {name} is not set", hint=f"set {name} to the URL")
+            raise TargetError(f"notify: {name} is not set", hint=f"set {name} to the apprise URL of the receiver")
         return Secret(environ[name].strip())
-    if how == "file":
-        return Secret(read_password_file(Path(name).expanduser(), private=True, holds="URL").reveal().strip())
-    if how == "credential":
+    if kind == "file":
+        return Secret(read_password_file(Path(name).expanduser(), private=True, content_name="URL").reveal().strip())
+    if kind == "credential":
         folder = environ.get("CREDENTIALS_DIRECTORY")
         if folder is None:
             raise TargetError(
                 f"notify: {entry} needs CREDENTIALS_DIRECTORY, which is not set",
                 hint=f"add LoadCredential={name}:/path to the systemd unit",
             )
-        return Secret(read_password_file(Path(folder) / name, holds="URL").reveal().strip())
+        return Secret(read_password_file(Path(folder) / name, content_name="URL").reveal().strip())
     return Secret(entry)
 
 
-def shown(entry: str, url: Secret | None) -> str:
-    """Return what messages call a receiver: scheme, host (unless it may be a token), and the source of the URL."""
-    named = entry if _NAMED.fullmatch(entry) else ""
-    # without a source, the entry is a URL that may stand in the file: only mailto: may
+def receiver_label(entry: str, url: Secret | None) -> str:
+    """Return what messages call a receiver: scheme, host (unless it may be a token), and the place of the URL."""
+    place = entry if _PLACE_OF_URL.fullmatch(entry) else ""
+    # without a place, the entry is a URL in the file itself, which only a mailto: URL may be
     if url is None:
-        return named or "mailto"
+        return place or "mailto"
     scheme, address_part, _ = url.reveal().partition("://")  # a text without :// may be a token
     scheme = scheme.lower() if address_part and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,30}", scheme) else "?"
     host = ""
-    if scheme in _HOST_IS_A_HOST:
+    if scheme in _SCHEMES_WITH_HOST:
         try:
             host = urlsplit(url.reveal()).hostname or ""
         except ValueError:
             host = ""
-    called = f"{scheme}://{host}"
-    return f"{called} ({named})" if named else called
+    address = f"{scheme}://{host}"
+    return f"{address} ({place})" if place else address
 
 
 def _is_open_mail(text: str) -> bool:
@@ -125,35 +124,35 @@ def _is_open_mail(text: str) -> bool:
 _Command = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
-def _known_zone(zone: str) -> str:
+def _check_zone(zone: str) -> str:
     try:
         ZoneInfo(zone)
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError("this machine knows no such time zone: write it as Europe/Berlin") from error
+        raise ValueError("it is not an IANA time zone that this machine knows: write it as Europe/Berlin") from error
     return zone
 
 
-def _whole_policy_path(policy: Path) -> Path:
+def _check_absolute(policy: Path) -> Path:
     if not policy.is_absolute():
-        raise ValueError("cron looks elsewhere for files: say the whole path of the policy, /etc/gpuops/...")
+        raise ValueError("it is not an absolute path, which cron needs: write it as /etc/gpuops/...")
     return policy
 
 
-def _whole_policy_paths(policies: tuple[Path, ...]) -> tuple[Path, ...]:
-    return tuple(map(_whole_policy_path, policies))
+def _check_all_absolute(policies: tuple[Path, ...]) -> tuple[Path, ...]:
+    return tuple(map(_check_absolute, policies))
 
 
-def _plain_names(labels: dict[str, str]) -> dict[str, str]:
+def _check_labels(labels: dict[str, str]) -> dict[str, str]:
     if any(not name or "=" in name for name in labels):
-        raise ValueError("the name of a label is not empty and holds no =, for it is asked as --site NAME=VALUE")
+        raise ValueError("the name of a label must not be empty or contain =, because of --site NAME=VALUE")
     return labels
 
 
-def _whole_command(command: tuple[str, ...]) -> tuple[str, ...]:
+def _check_command(command: tuple[str, ...]) -> tuple[str, ...]:
     if not command[0].startswith("/"):
-        raise ValueError("cron looks elsewhere for programs: say the whole path of the command, /usr/local/bin/...")
+        raise ValueError("it needs the absolute path of the command, because of cron: write it as /usr/local/bin/...")
     if any("\0" in word for word in command):
-        raise ValueError("a command cannot hold a NUL character")
+        raise ValueError("a command cannot contain a NUL character")
     return command
 
 
@@ -161,9 +160,9 @@ def _receivers(entries: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(checked_entry, entries)))
 
 
-def _from_the_root(folder: Path) -> str:
+def _absolute_folder(folder: Path) -> str:
     if not folder.is_absolute():
-        raise ValueError("cron starts elsewhere: say the whole path, /srv/...")
+        raise ValueError("it is not an absolute path, which cron needs: write it as /srv/...")
     return str(folder)
 
 
@@ -171,7 +170,7 @@ def _from_the_root(folder: Path) -> str:
 class MeasurementsEntry(MeasurementSettings):
     """One `[targets.NAME.measurements]`."""
 
-    store_dir: Annotated[str, Reads(_from_the_root, Path)] | None = None
+    store_dir: Annotated[str, Reads(_absolute_folder, Path)] | None = None
     """The directory of `measurements.sqlite`; by default the state directory."""
     store_url: Annotated[str, Reads(without_password)] | None = field(default=None, repr=False)
     """The PostgreSQL database that keeps them instead; by default that of the journal."""
@@ -224,23 +223,23 @@ class NamedTarget(Section, omit_defaults=True, dict=True):
     """The login to guests of its VMs: `[targets.NAME.guest]` (`gpuops help policy`)."""
     measurements: MeasurementsEntry | None = None
     """What is measured of it, and where that lies: `[targets.NAME.measurements]` (`gpuops help observe`)."""
-    rotations: Annotated[tuple[Path, ...], Reads(_whole_policy_paths, tuple[Path, ...])] = ()
+    rotations: Annotated[tuple[Path, ...], Reads(_check_all_absolute, tuple[Path, ...])] = ()
     """Policy files, by their whole paths, whose nights runners play on it (`gpuops help sites`)."""
-    idle_command: Annotated[tuple[str, ...], Reads(_whole_command, _Command)] | None = None
+    idle_command: Annotated[tuple[str, ...], Reads(_check_command, _Command)] | None = None
     """The command that tells which desktops are used, with its arguments (`gpuops help idle`)."""
 
-    zone: Annotated[str, Reads(_known_zone)] | None = None
+    zone: Annotated[str, Reads(_check_zone)] | None = None
     """The IANA time zone of the site, Europe/Berlin, in which several sites say when each answered."""
-    policy: Annotated[Path, Reads(_whole_policy_path, Path)] | None = None
+    policy: Annotated[Path, Reads(_check_absolute, Path)] | None = None
     """The rotation policy that commands read for this site with `--site` where no `--policy` is said; without it the
     only one of `rotations`."""
-    labels: Annotated[dict[str, str], Reads(_plain_names, dict[str, str])] = msgspec.field(default_factory=dict)
+    labels: Annotated[dict[str, str], Reads(_check_labels, dict[str, str])] = msgspec.field(default_factory=dict)
     """What groups of sites are named by: `--site region=emea` (`gpuops help sites`)."""
 
 
-def _some_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
+def _check_host_patterns(hosts: tuple[str, ...]) -> tuple[str, ...]:
     if any(not host.strip("*?.") for host in hosts):
-        raise ValueError("that is every host: name the domain of your vCenters, *.example.com")
+        raise ValueError("it matches every host: write the domain of your vCenters, such as *.example.com")
     return hosts
 
 
@@ -250,7 +249,7 @@ class FleetEntry(Section):
     url: Annotated[str, Reads(without_password, Annotated[str, Meta(min_length=1)])]
     """The database of the queue, and of the journal of each target that names none of its own."""
 
-    vcenters: Annotated[tuple[str, ...], Reads(_some_domain, tuple[str, ...])] = ()
+    vcenters: Annotated[tuple[str, ...], Reads(_check_host_patterns, tuple[str, ...])] = ()
     """Host names, or patterns of them, of vCenters (and of their brokers) that runners return by what that database
     says, where this file names them no more: passwords of this machine go there."""
 
@@ -288,7 +287,7 @@ def parsed_configuration(text: str, path: Path) -> Configuration:
     if configuration.default is not None and configuration.default not in configuration.targets:
         raise TargetError(
             f"{path}: default = {configuration.default!r}, but there is no [targets.{configuration.default}]",
-            hint=f"targets there: {', '.join(sorted(configuration.targets)) or 'none'}",
+            hint=f"use one of its targets: {', '.join(sorted(configuration.targets)) or 'it has none yet'}",
         )
     _refuse_two_journals(configuration, path)
     return configuration
@@ -301,15 +300,16 @@ def _refuse_two_journals(configuration: Configuration, path: Path) -> None:
     for name, target in configuration.targets.items():
         if target.rotations and target.journal_url not in (None, configuration.fleet.url):
             raise TargetError(
-                f"{path}: targets.{name}.journal_url: runners play its rotations, and write the journal to [fleet].url",
-                hint="leave journal_url out: every command then uses the database of [fleet] (gpuops help sites)",
+                f"{path}: targets.{name}.journal_url: it differs from [fleet].url, where runners write the journal",
+                hint="remove journal_url: every command then uses the database of [fleet] (gpuops help sites)",
             )
 
 
 def _hint(error: WrongContent) -> str:
+    """Return the hint for the mistakes of the file, for example the keys that a target may have."""
     places = [mistake.place for mistake in error.mistakes]
     if any("password" in place for place in places):
-        return "no password belongs in this file: say password_file, credential or keyring"
+        return "use password_file, credential or keyring: this file must not contain a password"
     for table, entry in TABLES.items():
         if any(table in place for place in places):
             return f"keys of a target's {table}: {', '.join(keys_of(entry))}"

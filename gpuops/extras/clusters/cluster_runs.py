@@ -407,7 +407,7 @@ class _Running:
         others_until_s: float | None = None
         for node in range(len(self._launch.command_lines)):
             self._running[node] = self._guests.start(node, ready.known_hosts)
-        for _ in rounds((POLL_S,), inf if limit_s is None else limit_s, rest=self._site.pause, seconds=passed_s):
+        for _ in rounds((POLL_S,), inf if limit_s is None else limit_s, wait=self._site.pause, read_clock_s=passed_s):
             was_read = self._look()  # if not, the output may be incomplete: look once more before returning
             if self._lease.lost is not None:
                 raise lease_lost_error(self._launch.cluster, self._lease.lost)

@@ -77,7 +77,7 @@ def changing(site: Site, *, waits: bool = False) -> Iterator[Journal]:
     """
     with ExitStack() as stack:
         is_announced = False
-        for left_s in rounds((PAUSE_S,), ROTATION_S, rest=site.pause, seconds=site.passed_s):
+        for left_s in rounds((PAUSE_S,), ROTATION_S, wait=site.pause, read_clock_s=site.passed_s):
             try:
                 journal = stack.enter_context(site.locked_journal(site.vcenter.uuid, alone=False))
                 break

@@ -72,7 +72,7 @@ def secrets_directory(home: str, attempt: str) -> str:
 def read_secrets(job: ContainerJob) -> dict[str, Secret]:
     """Return the secrets of the job by name, from files of this machine. Raises TargetError for an unusable file."""
     return {
-        name: read_password_file(Path(path), private=True, holds="secret", several_lines=True)
+        name: read_password_file(Path(path), private=True, content_name="secret", several_lines=True)
         for name, path in job.secrets.items()
     }
 

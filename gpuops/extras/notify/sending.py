@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from threading import Event, Thread, Timer
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.config.vcenter.targets import shown, url_of
+from gpuops.config.vcenter.targets import receiver_label, url_of
 from gpuops.distribution import install_extra
 from gpuops.errors import GpuopsError, StateDamaged, UsageError
 from gpuops.execute.site.site import NoticeWay
@@ -234,9 +234,9 @@ def receivers_of(way: NoticeWay) -> tuple[Receiver, ...]:
         try:
             url = url_of(setting, way.environ)
         except GpuopsError as error:
-            receivers.append(Receiver(setting, shown(setting, None), None, error.line))
+            receivers.append(Receiver(setting, receiver_label(setting, None), None, error.line))
         else:
-            receivers.append(Receiver(setting, shown(setting, url), url))
+            receivers.append(Receiver(setting, receiver_label(setting, url), url))
     return tuple(receivers)
 
 

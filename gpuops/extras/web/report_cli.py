@@ -232,7 +232,7 @@ def _access(web_names: list[str], login_file: Path | None, proxy: ProxyLogin | N
 
     passwords = None
     if login_file is not None:
-        login_text = read_password_file(login_file, private=True, holds="login", several_lines=True)
+        login_text = read_password_file(login_file, private=True, content_name="login", several_lines=True)
         passwords = PasswordLogin.parse(login_text, str(login_file))
     for name in web_names:
         if not name or not name.isascii() or set(name) & set(":/@ "):
@@ -255,7 +255,7 @@ def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -
     from gpuops.config.vcenter.login_settings import read_password_file
     from gpuops.extras.web.http.access import ProxyLogin
 
-    secret = read_password_file(secret_file, private=True, holds="secret")
+    secret = read_password_file(secret_file, private=True, content_name="secret")
     return ProxyLogin.parse(header, addresses, secret)
 
 

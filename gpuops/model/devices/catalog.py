@@ -95,8 +95,8 @@ class Board:
     def most_in_one_vm(self, profile: VgpuProfile) -> int | None:
         """Return how many vGPUs of a profile of this board one VM may have; None = unknown. vSphere limits them
         further."""
-        part = self.multi_vgpu is MultiVgpu.FULL_FRAMEBUFFER and not self.is_whole(profile)
-        return 1 if part or profile.series in (Series.A, Series.B) else profile.max_per_vm
+        is_part_only_once = self.multi_vgpu is MultiVgpu.FULL_FRAMEBUFFER and not self.is_whole(profile)
+        return 1 if is_part_only_once or profile.series in (Series.A, Series.B) else profile.max_per_vm
 
     def is_whole(self, profile: VgpuProfile) -> bool:
         """Return whether a vGPU of the profile has all memory of a GPU, without MIG."""
@@ -184,6 +184,7 @@ class Catalog:
 
 
 def _other_brand(name: str) -> str:
+    """Return `nvidia_a40-8q` for `grid_a40-8q`, and the other way round."""
     if name.startswith("grid_"):
         return "nvidia_" + name.removeprefix("grid_")
     return "grid_" + name.removeprefix("nvidia_")

@@ -1,7 +1,8 @@
 """Physical GPUs of a host: their PCI addresses, and their health as the nvidia-smi of the host reports it.
 
 The health has only what nvidia-smi itself prints. XIDs are not: ESXi writes them to vmkernel.log, and no query of
-nvidia-smi lists them."""
+nvidia-smi lists them.
+"""
 
 from __future__ import annotations
 
@@ -93,13 +94,13 @@ class GpuHealth:
         """Return what both answers of one nvidia-smi reported about the same GPU; the worse report counts."""
         remaps = [flag for flag in (self.is_row_remap_pending, report.is_row_remap_pending) if flag is not None]
         actions = [action for action in (self.recovery_action, report.recovery_action) if action is not None]
-        # `recovery_action`: any action is worse than NONE
         return replace(
             self,
             is_lost=self.is_lost or report.is_lost,
             requires_reset=self.requires_reset or report.requires_reset,
             has_corrupt_inforom=self.has_corrupt_inforom or report.has_corrupt_inforom,
             error=self.error or report.error,
+            # an action other than NONE, if one of the answers has it: False sorts before True
             recovery_action=min(actions, key=lambda action: action is RecoveryAction.NONE, default=None),
             is_row_remap_pending=any(remaps) if remaps else None,
         )

@@ -5,10 +5,10 @@ RTX PRO 6000. A set of instances is legal when its placements do not overlap, at
 (`+me`), and the compute slices suffice (NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles").
 Where an instance starts matters: 3g at 0 leaves room for three single slices, 3g at 4 leaves four.
 
-Named layouts of GPUs: GPU instances, or vGPUs, by name and number, as NVIDIA's tools for Linux hosts write them.
-
-mig-parted (`mig-configs`) lists GPU instances, vgpu-device-manager (`vgpu-configs`) vGPU types. A layout has one or
-more parts, each for some GPUs of a host and perhaps for some GPU models."""
+A named layout says which GPU instances or vGPUs GPUs are to have, by name and number, in the form of NVIDIA's tools for
+Linux hosts: mig-parted (`mig-configs`) for GPU instances, vgpu-device-manager (`vgpu-configs`) for vGPU types. It has
+one or more parts, each for some GPUs of a host and perhaps for some GPU models.
+"""
 
 from __future__ import annotations
 
@@ -125,6 +125,7 @@ def fullest_sets(kinds: Sequence[InstanceProfile], geometry: MigGeometry) -> lis
     known_counts = set(to_extend)
     while to_extend:
         counts = to_extend.pop()
+        # one more instance of one of the kinds
         candidates = [(*counts[:at], count + 1, *counts[at + 1 :]) for at, count in enumerate(counts)]
         fitting = [larger for larger in candidates if larger in known_counts or _can_exist(kinds, larger, geometry)]
         if not fitting:
@@ -135,6 +136,7 @@ def fullest_sets(kinds: Sequence[InstanceProfile], geometry: MigGeometry) -> lis
 
 
 def _can_exist(kinds: Sequence[InstanceProfile], counts: Sequence[int], geometry: MigGeometry) -> bool:
+    """Return whether a GPU can have so many instances of each kind at the same time."""
     instances = [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
     return next(arrangements(instances, geometry), None) is not None
 
@@ -142,13 +144,15 @@ def _can_exist(kinds: Sequence[InstanceProfile], counts: Sequence[int], geometry
 def _arrange(
     remaining: Sequence[InstanceProfile], placed: tuple[InstancePlacement, ...], geometry: MigGeometry
 ) -> Iterator[tuple[InstancePlacement, ...]]:
+    """Yield every way to add the remaining instances, sorted by profile, to the placed ones."""
     if not remaining:
         yield placed
         return
     profile = remaining[0]
-    twin = placed[-1] if placed and placed[-1].profile == profile else None
+    previous = placed[-1] if placed and placed[-1].profile == profile else None
     for start in free_starts(profile, placed, geometry):
-        if twin is None or start > twin.start:
+        # equal profiles only in ascending order of their starts, so that each arrangement is found once
+        if previous is None or start > previous.start:
             yield from _arrange(remaining[1:], (*placed, InstancePlacement(profile, start)), geometry)
 
 

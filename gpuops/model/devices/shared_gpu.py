@@ -32,7 +32,7 @@ def read_share(text: object, most: float = 1.0) -> ShareOfGpu:
     try:
         share = ShareOfGpu(float(percent[1]) / 100 if percent else float(str(text)))
     except ValueError:
-        share = ShareOfGpu("nan")
+        share = ShareOfGpu("nan")  # refused below
     share.in_percent = percent is not None
     if isinstance(text, bool) or not isfinite(share):
         raise ValueError("is not a share: write it as 0.7, or as 70%")
@@ -73,13 +73,13 @@ class SharingWorkloads:
 
     def __post_init__(self) -> None:
         names = Counter(workload.name for workload in self.workloads)
-        if twice := [name for name, times in names.items() if times > 1]:
-            raise ValueError(f"the workload {twice[0]!r} is listed twice; use `count` for several VMs of it")
+        if repeated_names := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"the workload {repeated_names[0]!r} is listed twice; use `count` for several VMs of it")
         if (vms := sum(workload.count for workload in self.workloads)) > MOST_VMS:
             raise ValueError(f"has {vms} VMs in total; at most {MOST_VMS} are allowed")
         for pair in self.pairs:
-            if strange := [name for name in pair.names if name not in names]:
-                raise ValueError(f"a pair names {strange[0]!r}, which is not a workload of this file")
+            if unknown_names := [name for name in pair.names if name not in names]:
+                raise ValueError(f"a pair names {unknown_names[0]!r}, which is not a workload of this file")
         shares = [workload.busy for workload in self.workloads]
         shares += [speed for pair in self.pairs for speed in pair.speeds]
         if len({share.in_percent for share in shares if isinstance(share, ShareOfGpu)}) > 1:

@@ -170,7 +170,7 @@ def resolve(text: str, offered: Iterable[str]) -> str:
     if matches:
         raise ProfileAmbiguous(
             f"vGPU profile {text!r} is offered under {len(matches)} names: {', '.join(matches)}",
-            hint="name one of them in full",
+            hint="give one of these names in full",
         )
     raise _unknown_profile(text, lowered, names)
 
@@ -181,20 +181,25 @@ def without_brand(name: str) -> str:
 
 
 def near(text: str, offered: Iterable[str]) -> list[str]:
-    """Return up to three offered names that are like the text, the most similar first. `8q` is like all that end so."""
+    """Return the offered names that are similar to the text, the most similar first; `8q` stands for all `...-8q`.
+
+    At most three names without brand count; each may be offered under both brands.
+    """
     from difflib import get_close_matches
 
-    short: dict[str, list[str]] = {}
+    names_by_short: dict[str, list[str]] = {}
     for name in offered:
-        short.setdefault(without_brand(name), []).append(name)
+        names_by_short.setdefault(without_brand(name), []).append(name)
     base_name = without_brand(text)
-    ends = sorted(key for key in short if key.endswith(f"-{base_name}"))[:3]
-    return [name for key in ends or get_close_matches(base_name, short, n=3) for name in short[key]]
+    same_ending = sorted(key for key in names_by_short if key.endswith(f"-{base_name}"))[:3]
+    return [
+        name for key in same_ending or get_close_matches(base_name, names_by_short, n=3) for name in names_by_short[key]
+    ]
 
 
 def _unknown_profile(text: str, lowered: str, names: list[str]) -> ProfileUnknown:
-    alike = near(lowered, names)
-    suggestion = f"; near: {', '.join(alike)}" if alike else ""
+    similar_names = near(lowered, names)
+    suggestion = f"; near: {', '.join(similar_names)}" if similar_names else ""
     return ProfileUnknown(
         f"no host offers a vGPU profile {text!r}{suggestion}",
         hint="gpuops inventory --hosts shows the profiles each host offers",

@@ -1,9 +1,8 @@
-"""The GPUs of a guest and the software for them, as the guest reports them, and how it was read. None = unknown.
+"""What guests report: their GPUs and the software for them, commands that run there, and containers of jobs.
 
-Which drivers go together (vGPU manager and guest driver, driver and CUDA) follows from NVIDIA's documents. Others:
-unknown.
-
-A command that runs in a guest, and how it ended; what is known of a job's container in its guest."""
+None = unknown. Which drivers go together (vGPU manager and guest driver, driver and CUDA) follows from NVIDIA's
+documents; for other combinations it is unknown.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +149,7 @@ class CudaMinimum:
     source: str
 
     def of(self, system: GuestSystem) -> tuple[int, ...]:
-        """The oldest driver on that system."""
+        """Return the oldest driver on that system."""
         return self.linux if system is GuestSystem.LINUX else self.windows
 
 
@@ -182,13 +181,13 @@ class DriverTables:
 
 
 CHECKPOINT_REFUSALS: Final = 2
-"""So many guests in a row may refuse the login of what saves work there, before it is tried in no other: the mistake of
-one guest costs no other its work, and no account locks after two."""
+"""So many guests in a row may refuse the login of checkpoint hooks before no other guest is tried. With two, a mistake
+in one guest does not cost the others their work, and accounts are not locked yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningCommand:
-    """One on its way."""
+    """A command that runs in a guest."""
 
     vm: str
     """Managed object id."""
@@ -200,7 +199,7 @@ class RunningCommand:
 
 @dataclass(frozen=True, slots=True)
 class CommandEnd:
-    """How one ended in the VM of that name; it did well where there is no error."""
+    """How a command ended in the VM of that name; an empty error = it succeeded."""
 
     name: str
     took_s: float | None = None

@@ -32,11 +32,12 @@ class HostLogin:
     port: int = 22
 
 
-def _known_counters(names: tuple[str, ...]) -> frozenset[str]:
-    kept_names = tuple(dict.fromkeys((*VM_COUNTERS, *HOST_COUNTERS)))
-    unknown = next((name for name in names if name not in kept_names), None)
+def _check_counters(names: tuple[str, ...]) -> frozenset[str]:
+    """Return the counters. Raises ValueError for one that gpuops does not measure."""
+    known_names = tuple(dict.fromkeys((*VM_COUNTERS, *HOST_COUNTERS)))
+    unknown = next((name for name in names if name not in known_names), None)
     if unknown is not None:
-        raise ValueError(f"{unknown!r} is not one of the counters that are kept: {', '.join(kept_names)}")
+        raise ValueError(f"{unknown!r} is not a counter that gpuops measures: {', '.join(known_names)}")
     return frozenset(names)
 
 
@@ -49,7 +50,7 @@ class MeasurementSettings:
     store_url: str | None = field(default=None, repr=False)
     """The PostgreSQL database that keeps them instead; by default that of the journal."""
     counters: (
-        Annotated[frozenset[str], Reads(_known_counters, Annotated[tuple[str, ...], Meta(min_length=1)])] | None
+        Annotated[frozenset[str], Reads(_check_counters, Annotated[tuple[str, ...], Meta(min_length=1)])] | None
     ) = None
     """Which performance counters are kept; by default all that are known here."""
     fine_days: Annotated[int, Meta(ge=1, le=366)] = Retention().fine_days

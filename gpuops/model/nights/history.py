@@ -1,9 +1,8 @@
-"""Past nights and changes as a journal records them: their runs, the VMs taken and returned, GPU-hours.
+"""Past nights and changes in a journal: their runs, the VMs taken and returned, GPU-hours, and its audit.
 
 Moments are those that vCenter showed for a suspend or a start where the journal has them, else those at which gpuops
 noted the outcome. None means unknown, never zero.
-
-What a journal tells: how far its records can be trusted, and which hosts and VMs were given up."""
+"""
 
 from __future__ import annotations
 
@@ -31,10 +30,10 @@ class GpuHours:
         return self.at_least if self.at_least == self.at_most else None
 
     def __add__(self, hours: GpuHours) -> GpuHours:
-        ends = self.at_most is not None and hours.at_most is not None
-        return GpuHours(
-            self.at_least + hours.at_least, (self.at_most or 0.0) + (hours.at_most or 0.0) if ends else None
-        )
+        at_most = None
+        if self.at_most is not None and hours.at_most is not None:
+            at_most = self.at_most + hours.at_most
+        return GpuHours(self.at_least + hours.at_least, at_most)
 
 
 NO_HOURS: Final = GpuHours(0.0, 0.0)
@@ -56,6 +55,7 @@ class HeldPeriod:
         if gpus is None or self.begins is None or self.ends is None:
             return GpuHours(0.0, None)
         most = gpus * max((self.ends - self.begins).total_seconds(), 0.0) / 3600
+        # if the VM ended by itself, it may have ended at any time since the begin
         return GpuHours(0.0 if self.by_itself else most, most)
 
     def until(self, now: datetime) -> HeldPeriod:

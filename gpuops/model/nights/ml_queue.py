@@ -26,19 +26,20 @@ _HOST: Final = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:-]*")
 _USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*")
 
 
-def _address(host: str) -> str:
+def _check_address(host: str) -> str:
+    """Return the same text. Raises Mistaken if it is not a name or IP address, which may contain `{vm}`."""
     if not _HOST.fullmatch(host.replace(NAME, "vm")):
         raise Mistaken(f"{host!r} is not an address", f"write a name or an IP address; {NAME} stands for the VM's name")
     return host
 
 
-def _user(name: str) -> str:
+def _check_user(name: str) -> str:
     if not _USER.fullmatch(name):
         raise Mistaken(f"{name!r} is not a user name", "use only letters, digits and . _ - @ \\")
     return name
 
 
-def _program(path: str) -> str:
+def _check_program(path: str) -> str:
     if not _ABSOLUTE.match(path):
         raise Mistaken(
             f"{path!r} is not an absolute path in the guest",
@@ -52,8 +53,8 @@ def _program(path: str) -> str:
 class SshDoor:
     """How a guest is entered over SSH: as whom, at which address."""
 
-    user: Annotated[str, Reads(_user, Text)]
-    host: Annotated[str, Reads(_address, Text)] = NAME
+    user: Annotated[str, Reads(_check_user, Text)]
+    host: Annotated[str, Reads(_check_address, Text)] = NAME
     port: Annotated[int, Meta(ge=1, le=65535)] = 22
 
     def of(self, name: str) -> SshDoor:
@@ -68,7 +69,7 @@ class SshDoor:
 class GuestCommand:
     """A program in a guest, by its path there, and its arguments (vSphere API, GuestProgramSpec)."""
 
-    program: Annotated[str, Reads(_program, Text)]
+    program: Annotated[str, Reads(_check_program, Text)]
     arguments: Annotated[str, Meta(max_length=2000)] = ""
     ssh: SshDoor | None = None
     """None = by VMware Tools."""
@@ -120,7 +121,7 @@ def _deadline(text: Any) -> time | datetime:
         return time.fromisoformat(text) if _CLOCK.fullmatch(text) else checked_year(datetime.fromisoformat(text))
     except ValueError:
         raise Mistaken(
-            f"{text!r} is neither a time of day nor a date with one", 'such as "06:00" or "2026-11-24 06:00"'
+            f"{text!r} is neither a time of day nor a date with one", 'write it as "06:00" or "2026-11-24 06:00"'
         ) from None
 
 
@@ -199,7 +200,8 @@ def entry_of(queue: Sequence[QueuedVm], vm: Vm, earlier_name: str = "") -> Queue
     `earlier_name` is the VM's name when a night took it. Of several patterns, the one with the highest priority counts.
     """
     ordered = sorted(queue, key=lambda queued: -queued.priority)
-    # the last one is for a VM that was moved since: it has the name in the entry, but another path
+    # entries that name the VM come before patterns; the last rule is for a VM that was moved since: the path in the
+    # entry ends with its name, but the VM has another path now
     rules: tuple[Callable[[QueuedVm], bool], ...] = (
         lambda queued: queued.names_vm(vm, earlier_name),
         lambda queued: queued.fits(vm.name, earlier_name),

@@ -205,7 +205,7 @@ class KeptSlots:
 
     def of(self, running: int, free: int) -> int:
         """Return how many are kept free where so many run and so many could still start."""
-        return max(self.count, -(-self.percent * (running + free) // 100))
+        return max(self.count, -(-self.percent * (running + free) // 100))  # -(-a // b) rounds up
 
     def __str__(self) -> str:
         return f"{self.profile}={self.percent}%" if self.percent else f"{self.profile}={self.count}"
@@ -226,7 +226,7 @@ def _number_or_share(amount: Any) -> int | str:
         return amount
     if isinstance(amount, str) and _SHARE.fullmatch(amount):
         return amount
-    raise Mistaken(f"{amount!r} is neither a number of vGPUs nor a share of them", 'such as 4, or "10%"')
+    raise Mistaken(f"{amount!r} is neither a number of vGPUs nor a share of them", 'write it as 4, or as "10%"')
 
 
 _Kept = Annotated[
@@ -400,8 +400,8 @@ class Policy:
         """Return the zone of the windows. Raises UsageError if there are no windows, or several zones."""
         zones = {str(window.zone): window.zone for window in self.windows}
         if len(zones) != 1:
-            several = f"the windows are in {', '.join(sorted(zones))}" if zones else "the policy has no windows"
-            raise UsageError(f"{clock_text}: in which zone? {several}", hint=hint)
+            reason = f"the windows are in {', '.join(sorted(zones))}" if zones else "the policy has no windows"
+            raise UsageError(f"{clock_text} needs a time zone: {reason}", hint=hint)
         return next(iter(zones.values()))
 
     @property

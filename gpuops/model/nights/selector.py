@@ -11,7 +11,8 @@ from gpuops.model.file_keys import Mistaken, Reads, Text
 from gpuops.model.vcenter.vm import Vm
 
 
-def _whole_tag(text: str) -> str:
+def _check_tag(text: str) -> str:
+    """Return the same text. Raises Mistaken if it is not `category:name`."""
     category, _, name = text.partition(":")
     if not category or not name:
         raise Mistaken(f"{text!r} is not a tag", "write it as category:name")
@@ -24,7 +25,7 @@ class Mark:
 
     attribute: Text | None = None
     value: Text | None = None
-    tag: Annotated[str, Reads(_whole_tag)] | None = None
+    tag: Annotated[str, Reads(_check_tag)] | None = None
 
     def __post_init__(self) -> None:
         if (self.attribute is None) == (self.tag is None):
@@ -76,7 +77,8 @@ class Selector:
 
 
 def _inside(vm: Vm, folder: str) -> bool:
-    if vm.folders:
+    """Return whether the VM is in the folder or below it; a path without a leading slash may begin anywhere."""
+    if vm.folders:  # a name contains a slash, so the path cannot be split: compare the names
         return folder.strip("/") in _paths_in(vm.folders, from_root=folder.startswith("/"))
     parents = vm.folder + "/"
     folder_path = folder.strip("/") + "/"

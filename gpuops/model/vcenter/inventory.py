@@ -1,12 +1,12 @@
-"""One immutable snapshot of a vCenter, on which plans decide, and how vCenter writes the names in it.
+"""One immutable snapshot of a vCenter, from which plans are made, and past tasks and events of that vCenter.
 
 In a name, vCenter writes a slash as %2f, a backslash as %5c, and a percent sign as %25 (vSphere API reference,
 ManagedEntity.name). The letters of an escape may be capitals. `vsphere` decodes each name that it reads, and encodes
-each name that it sends: everything else has the name as the vSphere Client shows it.
+each name that it sends: all other code has the name as the vSphere Client shows it.
 
-The capacity of vGPU profiles and complete devices in vCenter 9.0, and the part reserved for other VMs.
-
-What `gpuops bundle --first-contact` reads of a vCenter beyond its inventory, to judge the table of assumptions."""
+From vCenter 9.0 on, a snapshot has the capacity of vGPU profiles and complete devices, and what is reserved for VMs.
+`Contact` has what `gpuops bundle --first-contact` reads in addition, to judge the table of assumptions.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Reservations:
 
 
 _INDEXES: Final = frozenset({"offered_profiles", "_vms_by_name", "_vms_by_uuid", "vms_by_host"})
-"""What is worked out of a snapshot on first use, and would not be true of a changed one."""
+"""Values that a snapshot computes on first use; a changed copy must compute them again."""
 
 
 @stored_as("Inventory")
@@ -131,10 +131,10 @@ class Inventory:
     reservations: Reservations | None = None
     """What of vGPU profiles is reserved, as this snapshot was read; None = the vCenter, before 9.0, knows of none."""
     origin: Inventory | None = field(default=None, repr=False, compare=False, metadata=NOT_STORED)
-    """The snapshot that was read, of which this one was made by changes; None = this is that one.
+    """The snapshot as it was read, if this one is a changed copy; see `as_read`.
 
-    What vCenter counted, such as the free slots of a profile with reservations, is true of that one alone.
-    `replace` keeps it, so whatever a planner makes of a snapshot counts as changed.
+    Counts of vCenter, such as the free slots of a profile with reservations, are valid only for the snapshot as read.
+    `replace` keeps this field, so every copy that a planner makes counts as changed.
     """
 
     def __post_init__(self) -> None:
@@ -146,13 +146,13 @@ class Inventory:
 
     @property
     def as_read(self) -> Inventory:
-        """Return the snapshot that vCenter's counts belong to."""
+        """Return the snapshot as it was read: vCenter's counts are valid for it."""
         return self if self.origin is None else self.origin
 
     def completed(self, *, hosts: Iterable[Host] = (), vms: Iterable[Vm] = ()) -> Inventory:
-        """Return the same snapshot with these hosts and VMs, of which more was read than before.
+        """Return the same snapshot with these hosts and VMs, about which more facts were read.
 
-        `with_hosts` and `with_vms` change the snapshot; this adds facts to it.
+        The result still counts as read; after `with_hosts` and `with_vms` a snapshot counts as changed.
         """
         hosts_by_ref, vms_by_ref = {host.ref: host for host in hosts}, {vm.ref: vm for vm in vms}
         if not hosts_by_ref and not vms_by_ref:
@@ -199,7 +199,7 @@ class Inventory:
         if not matches:
             raise VmNotFound(text, near=self._near_vms(text))
         if len(matches) > 1:
-            # two VMs have one path where a name contains a slash: a/b in no folder, and b in the folder a
+            # two VMs can have the same path if a name contains a slash: the VM a/b, and the VM b in the folder a
             count_by_path = Counter(vm.path for vm in matches if vm.path)
             names = (vm.path if count_by_path[vm.path] == 1 else f"moid:{vm.ref}" for vm in matches)
             raise VmAmbiguous(text, sorted(names))
@@ -280,10 +280,10 @@ class Inventory:
     def _near_vms(self, text: str) -> list[str]:
         """Return the paths of VMs of that name if the text is a path, else similar names."""
         name = text.rpartition("/")[2]
-        elsewhere = sorted(vm.path for vm in self._vms_by_name.get(name, ()) if "/" in text and vm.path)
-        # `train/bret` may be a name, or the end of a path
+        paths_of_name = sorted(vm.path for vm in self._vms_by_name.get(name, ()) if "/" in text and vm.path)
+        # `train/bert` may be the name of a VM, or the end of a path
         near = [close for spelling in (text, name) for close in get_close_matches(spelling, self._vms_by_name, n=3)]
-        return (elsewhere or list(dict.fromkeys(near)))[:3]
+        return (paths_of_name or list(dict.fromkeys(near)))[:3]
 
     @cached_property
     def _vms_by_name(self) -> Mapping[str, tuple[Vm, ...]]:

@@ -17,18 +17,22 @@ _Number = Annotated[int, Meta(ge=0, le=100_000)]
 
 _PATH: Final = re.compile(r"(/[A-Za-z0-9_.@+-]+)+")
 _SYSTEM: Final = frozenset({"proc", "sys", "dev", "run", "etc"})
-"""What a container has of its own, or what speaks to its guest: nothing is mounted over it."""
+"""Directories below / that a container has itself, or that control its guest: nothing is mounted there."""
 
 
 def read_guest_path(text: str) -> str:
+    """Return the same text. Raises ValueError if it is not a path that a container may mount."""
     if not _PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
-        raise ValueError("is not a path for a mount: absolute, without . and .., of letters, digits and _ . @ + -")
+        raise ValueError(
+            "is not a path for a mount: write an absolute path of letters, digits and _ . @ + -, without . and .."
+        )
     if text.split("/")[1] in _SYSTEM:
-        raise ValueError(f"lies below /{text.split('/')[1]}, which is the system's: mount data of another directory")
+        raise ValueError(f"is below /{text.split('/')[1]}, which belongs to the system: mount another directory")
     return text
 
 
 def read_file_path(text: str) -> str:
+    """Return the same text. Raises ValueError if it is not an absolute path."""
     if not text.startswith("/") or not text.isprintable() or {".", ".."} & set(text.split("/")):
         raise ValueError("should be an absolute path without . and ..")
     return text

@@ -187,7 +187,7 @@ def test_a_link_to_the_file_stays_one(filled: Path, tmp_path: Path) -> None:
         ("gpu.thumbprint", "abc", "is not the SHA-256 of a certificate"),
         ("gpu.host", "", "targets.gpu.host"),
         ("gpu.host", "https://me:s3cret@vc", "the address of a target must not contain a password"),
-        ("gpu.journal_url", "postgresql://me:s3cret@db/gpuops", "no password belongs in this file"),
+        ("gpu.journal_url", "postgresql://me:s3cret@db/gpuops", "this file must not contain a password"),
         ("default", "nobody", "there is no [targets.nobody]"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_password_of_the_environment_comes_first(
 
 
 MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
-    "a password": ({"password": CANARY}, 2, "no password belongs in this file"),
+    "a password": ({"password": CANARY}, 2, "this file must not contain a password"),
     "an unknown key": ({"verify": "x"}, 2, "targets.prod.broker.verify: unknown key"),
     "no domain": ({"domain": ""}, 2, "targets.prod.broker.domain: is missing"),
     "plain http": ({"url": "http://horizon.example.com"}, 2, "it is not encrypted"),

@@ -85,7 +85,7 @@ echo '{{"vm": "vdi-02", "sessions": 0}}'
     config.write_text('[targets.prod]\nhost = "sim:lab"\nidle_command = ["who-works"]\n')
     refused = gpuops("idle", "--vcenter", "prod")
     assert refused.exit_code == 2
-    assert "targets.prod.idle_command: cron looks elsewhere for programs" in refused.stderr
+    assert "targets.prod.idle_command: it needs the absolute path of the command" in refused.stderr
 
 
 @pytest.mark.long

@@ -101,7 +101,7 @@ def test_a_night_is_foreseen_as_it_then_is(lab: Lab) -> None:
         (("--at", "2026-11-23 22:00"), "error: no night in the journal of this vCenter", "--policy FILE"),
         (
             ("--policy", NIGHTLY.replace("-nightly", ""), "--at", "2026-11-23 22:00"),
-            "error: 2026-11-23 22:00: in which zone? the policy has no windows",
+            "error: 2026-11-23 22:00 needs a time zone: the policy has no windows",
             "2026-11-23T22:00Z",
         ),
     ],

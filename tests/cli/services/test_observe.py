@@ -182,9 +182,9 @@ ssh_port = 1
     assert "nothing was measured yet" in gpuops("observe", "status", "--vcenter", "sim:lab").stdout
     assert gpuops("observe", "--once", "--host-shell", "none", "--vcenter", "prod").stderr == "", "an option wins"
     for wrong, reason in (
-        ('counters = ["cpu.wait"]\n', "counters: 'cpu.wait' is not one of the counters that are kept"),
-        ('store_url = "postgresql://me:secret@db/x"\n', "store_url: no password belongs in this file"),
-        ('store_dir = "kept"\n', "store_dir: cron starts elsewhere: say the whole path"),
+        ('counters = ["cpu.wait"]\n', "counters: 'cpu.wait' is not a counter that gpuops measures"),
+        ('store_url = "postgresql://me:secret@db/x"\n', "store_url: this file must not contain a password"),
+        ('store_dir = "kept"\n', "store_dir: it is not an absolute path, which cron needs"),
         ('store_dir = "/kept"\nstore_url = "postgresql://db/x"\n', "store_dir and store_url exclude each other"),
         ("fine_day = 7\n", "keys of a target's measurements: store_dir, store_url, counters"),
     ):

@@ -399,8 +399,8 @@ def _children(pid: int, least: int) -> set[int]:
 @pytest.mark.parametrize(
     ("words", "message", "move"),
     [
-        (["inventory", "--site", "x*"], "--site x*: it matches no target of", "sites there: fra, muc"),
-        (["inventory", "--site", "fro"], "did you mean fra?", "sites there: fra, muc"),
+        (["inventory", "--site", "x*"], "--site x* matches no target of", "use one of: fra, muc"),
+        (["inventory", "--site", "fro"], "did you mean fra?", "use one of: fra, muc"),
         (["inventory", "--site", "all", "--vcenter", "fra"], "--site and --vcenter exclude each other", "--vcenter"),
         (["inventory", "--site", "all", "--save", "f"], "--site and --save exclude each other", "--vcenter NAME"),
         (
@@ -409,7 +409,7 @@ def _children(pid: int, least: int) -> set[int]:
             "remove --parallel",
         ),
         (["serve", "--site", "all", "--vcenter", "fra"], "--site and --vcenter exclude each other", "--vcenter NAME"),
-        (["serve", "--site", "x*"], "--site x*: it matches no target of", "sites there: fra, muc"),
+        (["serve", "--site", "x*"], "--site x* matches no target of", "use one of: fra, muc"),
         (["rotate", "status", "--site", "all", "--follow"], "--site and --follow exclude each other", "--vcenter NAME"),
         (["size", "--site", "all", "--busy", "0.5"], "--site and --busy exclude each other", "remove --site"),
         (["size", "--site", "all"], "size: no option selects VMs", "use --profile, --vm, --tag"),

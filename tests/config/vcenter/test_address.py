@@ -37,8 +37,8 @@ def test_user_and_password_are_decoded_and_kept_apart() -> None:
         ("vc_1..lab!", "'vc_1..lab!'"),
         ("https://me:s3cret@vc/ui", "'vc/ui'"),
         ("me:s3cret/@vc/ui", "'vc/ui'"),
-        ("me:s3cret", "what is given"),
-        ("https://me:s3cret", "what is given"),
+        ("me:s3cret", "the given text"),
+        ("https://me:s3cret", "the given text"),
         ("https://[::1]/ui", "'https://[::1]/ui'"),
     ],
 )

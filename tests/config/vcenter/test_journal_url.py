@@ -98,7 +98,7 @@ def test_on_this_machine_the_mode_is_ones_own(url_rest: str) -> None:
         ("postgresql://db1:5432,db2:5432/j?host=db3", "hosts or ports"),
         (f"postgresql://u:a@{SECRET}@db/j", "more than one @"),
         (f"postgresql://u:a@db/{SECRET}@db/j", "more than one @"),
-        (f"postgresql://u:{SECRET}@db/j?sslmode=verify-full&sslmode=disable", "has 'sslmode' more than once"),
+        (f"postgresql://u:{SECRET}@db/j?sslmode=verify-full&sslmode=disable", "has the parameter 'sslmode' twice"),
         (f"postgresql://u:{SECRET}@db/j?autocommit=1", "a parameter that libpq does not know"),
         (f"postgresql://u@db/j?colour={SECRET}", "a parameter that libpq does not know"),
         (f"postgresql://u:{SECRET}@/j?host=db1:1&host=db2:2&port=3", "hosts or ports"),

@@ -9,7 +9,7 @@ import pytest
 from gpuops.config.vcenter.destination import Destination
 from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.sources import read_configuration, resolve
-from gpuops.config.vcenter.targets import NotifySettings, checked_entry, shown, url_of
+from gpuops.config.vcenter.targets import NotifySettings, checked_entry, receiver_label, url_of
 from gpuops.errors import TargetError
 from gpuops.model.vcenter.target import Secret
 
@@ -40,7 +40,7 @@ def test_a_secret_does_not_stand_in_the_file(entry: str, tmp_path: Path) -> None
     with pytest.raises(TargetError) as raised:
         read_configuration(path)
     assert "targets.prod.notify" in raised.value.message
-    assert "say env:VARIABLE, file:PATH or credential:NAME" in raised.value.message
+    assert "write env:VARIABLE, file:PATH or credential:NAME" in raised.value.message
     assert "s3cr3t" not in raised.value.line
 
 
@@ -97,4 +97,4 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_shown_of_a_receiver(entry: str, url: str, shown_receiver: str) -> None:
-    assert shown(entry, Secret(url)) == shown_receiver
+    assert receiver_label(entry, Secret(url)) == shown_receiver

@@ -305,12 +305,12 @@ def test_a_served_vcenter_has_a_journal_where_one_says(tmp_path: Path) -> None:
     "url", ["postgresql://u:Cn4ry@db/j", "postgresql://db/j?user=u&password=Cn4ry", "postgresql://u:Cn4ry@[db/j"]
 )
 def test_a_password_of_a_journal_is_no_flag(url: str) -> None:
-    with pytest.raises(TargetError, match="readable by everybody") as refused:
+    with pytest.raises(TargetError, match="every user of this machine can read a command line") as refused:
         reach(Flags(vcenter="https://vc.example.com", journal_url=url), {})
     assert "Cn4ry" not in f"{refused.value.message} {refused.value.hint}"
 
 
 def test_a_private_vcenter_keeps_its_journal_to_itself() -> None:
     assert resolve(Flags(vcenter="sim:lab"), {"GPUOPS_JOURNAL_URL": "postgresql://db/j"}, JOURNAL) == Simulated("lab")
-    with pytest.raises(TargetError, match="--journal-url cannot be used with it"):
+    with pytest.raises(TargetError, match="--journal-url cannot be used with sim:lab: its journal ends"):
         resolve(Flags(vcenter="sim:lab", journal_url="postgresql://db/j"), {}, JOURNAL)

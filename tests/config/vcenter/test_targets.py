@@ -88,7 +88,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
 
 def test_no_password_of_a_journal_belongs_in_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, '[targets.prod]\nhost = "vc"\njournal_url = "postgresql://gpuops:Cn4ry@db/gpuops"')
-    with pytest.raises(TargetError, match=r"journal_url: .*no password belongs in this file") as refused:
+    with pytest.raises(TargetError, match=r"journal_url: .*this file must not contain a password") as refused:
         read_configuration(path)
     assert "Cn4ry" not in f"{refused.value.message} {refused.value.hint}"
 
@@ -109,10 +109,10 @@ def test_the_template_is_a_configuration_and_speaks_of_every_key() -> None:
 def test_what_runners_play_has_one_journal(tmp_path: Path) -> None:
     text = '[fleet]\nurl = "postgresql://db/fleet"\n[targets.prod]\nhost = "vc"\njournal_url = "postgresql://db/own"\n'
     assert read_configuration(write(tmp_path, text)).targets["prod"].journal_url == "postgresql://db/own"
-    with pytest.raises(TargetError, match=r"targets\.prod\.journal_url: runners play its rotations"):
+    with pytest.raises(TargetError, match=r"targets\.prod\.journal_url: it differs from"):
         read_configuration(write(tmp_path, text + 'rotations = ["/etc/gpuops/vdi.yaml"]\n'))
     for line in ('rotations = ["vdi.yaml"]', 'rotations = ["/etc/gpuops/vdi.yaml", "vdi.yaml"]'):
-        with pytest.raises(TargetError, match="whole path"):
+        with pytest.raises(TargetError, match="it is not an absolute path"):
             read_configuration(write(tmp_path, f'[targets.prod]\nhost = "vc"\n{line}\n'))
 
 
@@ -159,7 +159,7 @@ def test_a_word_means_sites_in_the_order_of_the_file(word: str, names: list[str]
 def test_a_word_that_means_none_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="no target") as raised:
         chosen_sites(word, CONFIGURATION, FILE)
-    assert raised.value.hint == "sites there: muc-1, muc-2, nyc, a=b"
+    assert raised.value.hint == "use one of: muc-1, muc-2, nyc, a=b"
 
 
 def test_what_a_site_says() -> None:
@@ -172,16 +172,16 @@ def test_what_a_site_says() -> None:
 
 
 def test_a_file_without_targets_has_no_sites() -> None:
-    with pytest.raises(UsageError, match=r"there is no target in /etc/gpuops\.toml"):
+    with pytest.raises(UsageError, match=r"/etc/gpuops\.toml has no targets"):
         chosen_sites("all", Configuration(), FILE)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('zone = "Europe/Nowhere"', "targets.a.zone: this machine knows no such time zone"),
-        ('zone = "../../etc/passwd"', "targets.a.zone: this machine knows no such time zone"),
-        ('policy = "policy.yaml"', "targets.a.policy: cron looks elsewhere for files"),
+        ('zone = "Europe/Nowhere"', "targets.a.zone: it is not an IANA time zone that this machine knows"),
+        ('zone = "../../etc/passwd"', "targets.a.zone: it is not an IANA time zone that this machine knows"),
+        ('policy = "policy.yaml"', "targets.a.policy: it is not an absolute path, which cron needs"),
         ('labels = { "a=b" = "c" }', "targets.a.labels: the name of a label"),
         ('labels = { "" = "c" }', "targets.a.labels: the name of a label"),
         ("labels = { region = 1 }", "targets.a.labels.region"),
