@@ -174,6 +174,7 @@ class XmlEncoder:
         return "".join(parts)
 
     def _write(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
+        """Write a value by its class; nothing for None."""
         if vmomi_value is None:
             return
         if vmomi_value.__class__ in self._simple_types:  # a class that reached the last branch before
@@ -194,13 +195,15 @@ class XmlEncoder:
 
     def _write_simple(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
         type_attribute = ' xsi:type="' + simple_type(vmomi_value.__class__) + '"' if static is object else ""
-        write(f"<{tag}{type_attribute}>{_text(vmomi_value)}</{tag}>")
+        text = escape(vmomi_value) if isinstance(vmomi_value, str) else other_text(vmomi_value)
+        write(f"<{tag}{type_attribute}>{text}</{tag}>")
 
     def _write_reference(self, write: Write, tag: str, name: str, moid: str, static: Any) -> None:
         type_attribute = ' xsi:type="ManagedObjectReference"' if static is object else ""
         write(f'<{tag} type="{name}"{type_attribute}>{escape(moid)}</{tag}>')
 
     def _write_list(self, write: Write, tag: str, values: list[Any], static: Any) -> None:
+        """Write the items one after another; in a field of any type, inside an element of the array type."""
         if static is not object:
             for vmomi_value in values:
                 self._write(write, tag, vmomi_value, static.Item)
@@ -285,10 +288,6 @@ def array_names(item_type: Any) -> tuple[str, str]:
         return "ArrayOfManagedObjectReference", "ManagedObjectReference"
     name = VmomiSupport.GetWsdlName(item_type)
     return f"ArrayOf{name[0].upper()}{name[1:]}", name
-
-
-def _text(vmomi_value: Any) -> str:
-    return escape(vmomi_value) if isinstance(vmomi_value, str) else other_text(vmomi_value)
 
 
 def other_text(vmomi_value: Any) -> str:

@@ -275,7 +275,7 @@ def typed(vmomi_value: Any, static: Any) -> Any:
     if isinstance(vmomi_value, list):
         if isinstance(vmomi_value, VmomiSupport.Array) or not issubclass(static, list):
             return vmomi_value
-        return static([_reference(item) for item in vmomi_value])
+        return static([item.ref if isinstance(item, ManagedObject) else item for item in vmomi_value])
     if type(vmomi_value) is int and static is not int and issubclass(static, int) and static is not bool:
         return static(vmomi_value)
     if type(vmomi_value) is float and issubclass(static, float):
@@ -283,7 +283,3 @@ def typed(vmomi_value: Any, static: Any) -> Any:
     if type(vmomi_value) is str and issubclass(static, str) and not issubclass(static, (VmomiSupport.Link,)):
         return static(vmomi_value)
     return vmomi_value
-
-
-def _reference(item: Any) -> Any:
-    return item.ref if isinstance(item, ManagedObject) else item

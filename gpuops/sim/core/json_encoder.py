@@ -96,6 +96,7 @@ class JsonEncoder:
         return "".join(parts).encode()
 
     def _write(self, write: Write, vmomi_value: Any, static: Any) -> None:
+        """Write a value by its class; in a field of any type, a simple value is boxed with its type's name."""
         if isinstance(vmomi_value, list):
             self._write_list(write, vmomi_value, static)
         elif isinstance(vmomi_value, (vmodl.MethodFault, VmomiSupport.DataObject)):
@@ -110,6 +111,7 @@ class JsonEncoder:
             write(_json_of_simple(vmomi_value))
 
     def _write_list(self, write: Write, values: list[Any], declared: Any) -> None:
+        """Write a list; in a field of any type, it is boxed with the name of its array type."""
         boxed = declared is object
         if boxed:
             if not isinstance(values, VmomiSupport.Array):
@@ -124,6 +126,7 @@ class JsonEncoder:
         write("]}" if boxed else "]")
 
     def _write_structure(self, write: Write, vmomi_value: Any) -> None:
+        """Write a data object or fault with its type name and its set fields."""
         plan = self._plan(type(vmomi_value))
         write(plan.head)
         read_field = vmomi_value.__dict__.get

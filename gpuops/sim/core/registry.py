@@ -98,6 +98,7 @@ class Registry:
         return managed_object
 
     def get(self, reference: Any) -> Any:
+        """Return the object of a moid or pyVmomi reference. Raises vmodl.fault.ManagedObjectNotFound."""
         moid = reference if isinstance(reference, str) else reference._moId
         managed_object = self._objects.get(moid)
         if managed_object is None:

@@ -219,6 +219,7 @@ def enter_portgroup(switch: DistributedSwitchEntity, spec: Any, make: MakePortgr
 
 
 def _add_portgroup(switch: DistributedSwitchEntity, name: str, config: Any, make: MakePortgroup) -> PortgroupEntity:
+    """Register a new port group in the folder of its switch, and show it on all member hosts."""
     world: World = switch.world
     if config.policy is None:
         config.policy = default("VMwareDVSPortgroupPolicy")

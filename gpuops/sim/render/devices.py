@@ -217,6 +217,7 @@ def shape_of(vm: VmState, host: HostState) -> tuple[Any, ...]:
 
 
 def _controllers(vm: VmState) -> list[Any]:
+    """Return the controllers that every VM has, and its storage controllers."""
     # the PCI controller's `device` lists everything on it; 500 and 12000 are the keys of video card and VMCI device
     return [
         *(_ide_controller(vm, number) for number in range(len(IDE_KEYS))),
@@ -272,6 +273,7 @@ def _ide_controller(vm: VmState, number: int) -> Any:
 
 
 def _storage_controller(vm: VmState, controller: StorageController) -> Any:
+    """Return a SCSI, SATA or NVMe controller with the keys of the devices on it."""
     kind = VmomiSupport.GetWsdlType("urn:vim25", controller.kind)
     is_scsi = issubclass(kind, Device.VirtualSCSIController)
     name = "SCSI" if is_scsi else "SATA" if issubclass(kind, Device.VirtualSATAController) else "NVME"

@@ -192,6 +192,7 @@ def _mac(host: HostState, last: int) -> str:
 
 
 def _vnic(host: HostState, number: int, adapter: KernelAdapter) -> Any:
+    """Return a VMkernel adapter; on a distributed switch it names its port instead of a port group."""
     address = adapter.ip or f"203.0.113.{_uuid_tail(host) % 250 + 1}"  # from the documentation range
     return vim.host.VirtualNic(
         device=adapter.device,

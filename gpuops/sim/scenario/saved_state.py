@@ -144,6 +144,7 @@ def _vms(world: World) -> Iterator[tuple[str, Any]]:
 
 
 def _hosts(world: World) -> Iterator[tuple[str, Any]]:
+    """Yield (moid, JSON values) of the settings of each host and its devices."""
     for host in world.by_type("HostSystem"):
         state = host.state
         values = {
@@ -191,6 +192,7 @@ def _restore_vm(world: World, moid: str, state: VmState) -> None:
 
 
 def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:
+    """Set the saved settings of a host and its devices."""
     state = host.state
     _set_fields(state, HOST_FIELDS, values)
     host.attributes = {int(key): value for key, value in values["attributes"].items()}
@@ -337,6 +339,7 @@ def _network_to_json(entity: DistributedSwitchEntity | PortgroupEntity) -> dict[
 
 
 def _restore_switch(world: World, saved: dict[str, Any]) -> None:
+    """Make a saved distributed switch and its port groups again, with their old ids."""
     switch = VmwareDistributedVirtualSwitch(
         world, saved["moid"], saved["name"], saved["parent"], from_json(saved["kept"])
     )
@@ -394,6 +397,7 @@ def save_new_entities(world: World, untouched: World) -> list[dict[str, Any]]:
 
 
 def _entity_to_json(entity: Any) -> dict[str, Any]:
+    """Return the values from which `restore_new_entity` makes the object again."""
     fields = {"type": entity.wsdl_name, "moid": entity.moid, "name": entity.name, "parent": entity.parent}
     match entity:
         case FolderEntity():

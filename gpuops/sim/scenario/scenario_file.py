@@ -240,6 +240,7 @@ def _wrong_entry(content: object) -> str:
 
 
 def _parameters(scenario: ScenarioFile, name: str, settings: str) -> dict[str, int]:
+    """Return the parameters of a scenario with settings such as `hosts=20,vms=200`. Raises PolicyError."""
     values = dict(scenario.parameters)
     for setting in filter(None, settings.split(",")):
         key, _, text = setting.partition("=")

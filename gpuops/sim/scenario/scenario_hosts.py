@@ -256,6 +256,7 @@ def _names(hosts: HostsDeclared, count: int) -> Iterator[str]:
 def _add_cluster(
     site: ScenarioSite, declared: ClusterDeclared, name: str, hosts: list[tuple[HostsDeclared, str]]
 ) -> None:
+    """Add a cluster, or the compute resource of a standalone host, with its hosts."""
     world, folder = site.world, site.datacenter.folders["host"]
     drs = DrsState(enabled=False) if declared.drs is None else DrsState(behavior=declared.drs)
     drs.options.update(declared.drs_options)
@@ -311,6 +312,7 @@ def _set_rules(drs: DrsState, as_read: ClusterAsRead) -> None:
 
 
 def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclared, name: str) -> HostSystem:
+    """Add a host with its declared hardware, network and settings to a cluster."""
     world = site.world
     as_read = declared.as_read
     # a host that a client adds later does not get networks that were removed meanwhile

@@ -74,6 +74,7 @@ def add_vms(site: ScenarioSite) -> None:
 
 
 def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSystem) -> None:
+    """Make the VM with this index of its declaration on the host, register it and set its power state."""
     world = site.world
     read = declared.as_read
     store = site.datastores[index % len(site.datastores)]
@@ -126,6 +127,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
 
 @cache
 def _template(guest: GuestDeclared, store: str) -> Template:
+    """Return the Template of a guest and datastore; equal arguments share one object."""
     login = GuestAccount(guest.login.username, guest.login.password) if guest.login else None
     programs = tuple(
         GuestProgram(program.path, program.takes_s, program.exit_code, program.prints, program.removes)
@@ -219,6 +221,7 @@ def _number_devices(backings: list[tuple[Backing, tuple[int, int] | None]]) -> I
 
 
 def _backing(device: DeviceDeclared, host: HostSystem, network: tuple[str, str]) -> Backing:
+    """Return the backing of a declared device. Raises PolicyError for a device that the host does not have."""
     if device.vgpu is not None:
         return VgpuBacking(device.vgpu)
     if device.dynamic is not None:

@@ -194,6 +194,7 @@ def _normal_metric(
 def _csv_metric(
     managed_object: ManagedObject, moments: list[datetime], interval_s: int, series: dict[tuple[str, str], list[int]]
 ) -> Any:
+    """Return the samples as texts of comma-separated values."""
     return vim.PerformanceManager.EntityMetricCSV(
         entity=managed_object.ref,
         sampleInfoCSV=",".join(f"{interval_s},{moment:%Y-%m-%dT%H:%M:%SZ}" for moment in moments),

@@ -352,6 +352,7 @@ class PropertyCollector(ManagedObject):
 
     @method
     def CreateFilter(self, call: Call, spec: Any, partialUpdates: bool) -> PropertyFilter:
+        """Create a filter. Raises ManagedObjectNotFound for a missing start object, unless the spec allows that."""
         selection = Selection(spec, call.version)
         missing = [] if spec.reportMissingObjectsInResults else selection.find(self.find).missing
         if missing:

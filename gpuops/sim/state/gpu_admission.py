@@ -183,6 +183,7 @@ def _driver_refusal(requested_vgpus: Sequence[WantedVgpu], deviation: Deviation)
 def _seat_vgpu(
     vm: str, wish: WantedVgpu, gpus: Iterable[GpuLoad], policy: VgpuPolicy, deviation: Deviation
 ) -> RunningVgpu | NotAdmitted:
+    """Return a slot for the vGPU on the first GPU in order that takes it, or the reasons of all GPUs."""
     reasons = []
     for gpu in _in_order_of_choice(gpus, policy, deviation.gpus):
         if wish.pin is not None and gpu.pci_id != wish.pin:

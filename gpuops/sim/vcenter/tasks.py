@@ -334,7 +334,7 @@ class Tasks:
         self._unfinished.pop(task.moid, None)
         self._remove_from_queue(task)
         self._entity_changed(task)
-        self._store.clock.schedule(RETIREMENT_S, lambda: self._retire(task), background=True)
+        self._store.clock.schedule(RETIREMENT_S, lambda: self.forget(task), background=True)
         if self._running.get(task.entity.moid) is task:
             del self._running[task.entity.moid]
             self._begin_next(task.entity)
@@ -351,9 +351,6 @@ class Tasks:
         moid = task.entity.moid
         if self.waits(task):
             self._waiting[moid] = deque(work for work in self._waiting[moid] if work.task is not task)
-
-    def _retire(self, task: Task) -> None:
-        self.forget(task)
 
     def _entity_changed(self, task: Task) -> None:
         manager = self._store.find("TaskManager")

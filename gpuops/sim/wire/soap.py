@@ -245,11 +245,7 @@ def _encode_return(result: Any, static: Any, version: str) -> str:
     writer = encoder(version)
     if issubclass(static, list):
         return writer.array("returnval", result, static)
-    return writer.element("returnval", _as_reference(result), static)
-
-
-def _as_reference(result: Any) -> Any:
-    return result.ref if isinstance(result, ManagedObject) else result
+    return writer.element("returnval", result.ref if isinstance(result, ManagedObject) else result, static)
 
 
 def fault_reply(fault: Any, version: str) -> bytes:
@@ -297,6 +293,7 @@ def _list_policies(resourceType: Any, profileCategory: str | None) -> Any:  # no
 
 
 def _read_policies(profileIds: Any) -> Any:  # noqa: N803 - the API's names
+    """Return the storage policies with these ids. Raises InvalidArgument."""
     keys = [profile.uniqueId for profile in profileIds]
     if not keys or any(key not in POLICIES for key in keys):
         raise faults.wrong_argument("profileIds")
@@ -345,6 +342,7 @@ def answer_storage_policies(world: World, action: str, body: bytes, cookie: str)
 
 
 def _reply(world: World, request: SoapRequest, *, logged_in: bool) -> tuple[int, bytes]:
+    """Return (HTTP status, reply) of a method of the storage policy service. Raises a vmodl fault."""
     try:
         info = VmomiSupport.GetWsdlMethod(PBM_NAMESPACE, request.method).info
     except KeyError:

@@ -143,6 +143,7 @@ class JsonRequest:
         return document
 
     def _argument(self, json_value: object, parameter: Any) -> Any:
+        """Return a parameter as a pyVmomi value. Raises a vmodl fault for a missing or unreadable one."""
         if json_value is None and issubclass(parameter.type, list):
             return parameter.type()
         if json_value is None and parameter.flags & VmomiSupport.F_OPTIONAL:
@@ -262,6 +263,7 @@ def _fault(json_value: object, expected: Any, version: str) -> Any:
 
 
 def _structure(json_value: object, expected: Any, version: str) -> Any:
+    """Return a data object. Raises Untyped, OfOtherType or Unreadable."""
     fields = dict(_fields(json_value))
     if TYPE_NAME not in fields:
         raise Untyped(f"Invalid MoRef field: {next(iter(fields), '')}")  # vCenter's text: it then expects a reference
@@ -310,6 +312,7 @@ def _number_value(json_value: float, expected: Any) -> Any:
 
 
 def _text_value(json_value: str, expected: Any) -> Any:
+    """Return the value of a text for this type; None if the text is not a value of it."""
     if expected is datetime:
         return _moment(json_value)
     if expected is VmomiSupport.binary:

@@ -164,6 +164,7 @@ def _base_kind(kind: str) -> str:
 
 
 def _new_disk(change: _Change, index: int, spec: Any) -> Disk:
+    """Return a new disk with an empty file. Raises faults for an existing file, a wrong size or a full datastore."""
     device, backing = spec.device, spec.device.backing
     if not isinstance(backing, Device.VirtualDisk.FlatVer2BackingInfo):
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "A disk needs a backing of type FlatVer2.")
@@ -294,6 +295,7 @@ def _iso(backing: Any) -> str:
 
 
 def _edit_part(change: _Change, index: int, existing: Part, device: Any) -> Part:
+    """Return a disk, network card or drive with the changes of the spec."""
     match existing:
         case Disk():
             kib = _requested_kib(existing, device)

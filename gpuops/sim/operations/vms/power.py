@@ -258,6 +258,7 @@ def _require_space(vm: VmEntity, size_mib: int) -> None:
 
 
 def _finish_suspend(vm: VmEntity, call: Call, size_mib: int) -> None:
+    """Write the suspended memory to the datastore and free the GPUs, or raise the fault of a refusal."""
     # Checked again: while the task ran, the guest may have shut down, or other VMs may have filled the datastore.
     try:
         require_suspendable(vm)
