@@ -322,6 +322,7 @@ class HorizonEndpoint:
         self._access: dict[str, datetime] = {}
         """Access tokens, and until when they are valid."""
         self._refresh: set[str] = set()
+        """Refresh tokens of the clients that have logged in and not logged out."""
         self._lists: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
             "/rest/inventory/v5/desktop-pools": self._pools,
             "/rest/inventory/v1/machines": self._machines,

@@ -226,7 +226,7 @@ ANSWER_CHECK_INTERVAL: Final = timedelta(seconds=5)
 """How often a task of vCenter checks whether its VM's question was answered."""
 
 
-def waits_for_answer(store: ObjectStore, entity: Any) -> bool:
+def must_wait_for_answer(store: ObjectStore, entity: Any) -> bool:
     """Return whether a VM waits for an answer; the first call for a VM makes it ask. False for any other object."""
     if entity.wsdl_name != "VirtualMachine":
         return False
@@ -265,7 +265,7 @@ class AwaitingAnswer:
         """Its question can no longer be answered."""
 
 
-def lingering(task: Task, complete: Callable[[], None], lingers_s: float) -> Callable[[], None]:
+def with_lingering_gpus(task: Task, complete: Callable[[], None], lingers_s: float) -> Callable[[], None]:
     """Return `complete`, changed so that the VM's GPUs stay in use for `lingers_s` seconds after it stopped."""
     if not lingers_s or task.entity.wsdl_name != "VirtualMachine":
         return complete

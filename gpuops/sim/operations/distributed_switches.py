@@ -381,7 +381,7 @@ def _with_uplink_ports(switch: DistributedSwitchEntity, proxy: ProxySwitch) -> P
     return replace(proxy, ports=(*proxy.ports, *switch.new_ports(max(0, missing)))[: len(switch.uplinks)])
 
 
-def connection(
+def connected_card_fields(
     vm: VmEntity, cards: Iterable[NetworkCard], index: int, connection: Any, existing_card: NetworkCard | None
 ) -> dict[str, Any]:
     """Return the fields of a network card connected by a DistributedVirtualSwitchPortConnection.

@@ -72,7 +72,7 @@ def admission(vm: VmEntity, host: HostEntity) -> Admission:
     _require_bar_space(vm.state, host.state)
     require_rdma(vm, host)
     seats = _vgpu_seats(vm, host)
-    held_devices = _direct_path(vm, host)
+    held_devices = _assign_devices(vm, host)
     refuse_over_reservations(vm, host, seats, (pci_id for _, pci_id in held_devices))
     return Admission(seats, held_devices)
 
@@ -182,7 +182,7 @@ def _pin(vm: VmState, device: PciDevice) -> str | None:
         raise faults.will_not_power_on(f"{text} is not a PCI address.") from unreadable
 
 
-def _direct_path(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
+def _assign_devices(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
     """Return (device key, PCI id) for each DirectPath device and each SR-IOV card of the VM.
 
     Raises the fault of the first device that the host refuses.

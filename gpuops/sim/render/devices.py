@@ -126,6 +126,7 @@ def _sriov_card(vm: VmState, device: PciDevice, backing: SriovBacking, host: Hos
         connectable=Device.VirtualDevice.ConnectInfo(
             startConnected=True, allowGuestControl=True, connected=vm.power == "poweredOn", status="untried"
         ),
+        # the card with the first key, 13031, is adapter 2
         deviceInfo=vim.Description(
             label=f"SR-IOV network adapter {FIRST_SRIOV_KEY - device.key + 2}", summary=_summary(device)
         ),

@@ -124,6 +124,7 @@ def _group_key(name: str) -> str:
 def _group(host: HostState, group: PortGroup) -> Any:
     switch = next(candidate for candidate in host.network.switches if candidate.name == group.switch)
     kind = vim.host.NetworkPolicy
+    # empty policies: the port group inherits those of its switch
     inherited = kind(
         security=kind.SecurityPolicy(), nicTeaming=kind.NicTeamingPolicy(), shapingPolicy=kind.TrafficShapingPolicy()
     )

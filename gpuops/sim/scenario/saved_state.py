@@ -120,8 +120,8 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
 
 def _restore_inventory(world: World, saved: dict[str, Any]) -> None:
     """Restore the inventory in an order in which each step finds its objects: new objects, VMs, moves, removals."""
-    for new_vm in saved["made"]:
-        restore_new_entity(world, new_vm)
+    for new_entity in saved["made"]:
+        restore_new_entity(world, new_entity)
     for moid in saved["removed"]["vms"]:
         leave(world.get(moid))
     for moid, values in saved["vms"].items():
@@ -276,8 +276,8 @@ def to_json(value: Any) -> Any:
             return str(value)
 
 
-def from_json(saved: Any, static: Any = None) -> Any:
-    """Return the vmomi value of JSON values from `to_json`; `static` is the declared type of its field."""
+def from_json(saved: Any, declared_type: Any = None) -> Any:
+    """Return the vmomi value of JSON values from `to_json`; `declared_type` is the type of its field."""
     if isinstance(saved, dict):
         kind = VmomiSupport.GetWsdlType("urn:vim25", saved[TYPE])
         if REFERENCE in saved:
@@ -288,8 +288,8 @@ def from_json(saved: Any, static: Any = None) -> Any:
                 setattr(instance, field.name, from_json(saved[field.name], field.type))
         return instance
     if isinstance(saved, list):
-        return static([from_json(element, static.Item) for element in saved])
-    return datetime.fromisoformat(saved) if static is datetime else saved
+        return declared_type([from_json(element, declared_type.Item) for element in saved])
+    return datetime.fromisoformat(saved) if declared_type is datetime else saved
 
 
 def save_network(world: World, untouched: World) -> dict[str, Any]:

@@ -195,7 +195,8 @@ def add_declared_network_and_settings(site: ScenarioSite, host: HostSystem, decl
         set_proxy(switch, host, ProxySwitch(switch.moid, nics))
     for number, adapter in enumerate(declared.adapters, start=1):
         group = _network_named(site, "distributed port group", adapter.group, PortgroupEntity)
-        address = f"198.51.100.{len(list(site.world.by_type('HostSystem'))) % 250}"  # from the documentation range
+        # an address of the documentation range, by the number of hosts made so far
+        address = f"198.51.100.{len(list(site.world.by_type('HostSystem'))) % 250}"
         uuid, port = group.switch().uuid, free_port(group, group.switch().taken_ports())
         assert port is not None, "a port group of a scenario gets new ports when needed"
         kernel_adapter = KernelAdapter(f"vmk{number}", group.moid, address, adapter.mtu, adapter.services, uuid, port)

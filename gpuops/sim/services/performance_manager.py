@@ -128,8 +128,8 @@ class PerformanceManager(ManagedObject):
         now = self.world.clock.now()
         end = min(spec.endTime or now, now)
         last = int(end.timestamp()) // interval_s * interval_s
-        first = now - _SPANS[interval_s]
-        start = max(spec.startTime or first, first)
+        earliest = now - _SPANS[interval_s]
+        start = max(spec.startTime or earliest, earliest)
         max_count = spec.maxSample if interval_s == REALTIME_S else None
         moments: list[datetime] = []
         while max_count is None or len(moments) < max_count:

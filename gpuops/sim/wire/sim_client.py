@@ -133,7 +133,10 @@ class SimClient:
                 reply = connection.getresponse()
                 return _check_status(reply.status, reply.read())
         except (OSError, http.client.HTTPException) as error:
-            raise VcenterUnreachable(f"no simulated vCenter answers at {self._ready.url}: {error}") from error
+            raise VcenterUnreachable(
+                f"no simulated vCenter answers at {self._ready.url}: {error}",
+                hint="start it again with: gpuops sim serve --ready-file FILE",
+            ) from error
 
     def _connection(self, scheme: str, host: str, port: int) -> http.client.HTTPConnection:
         if scheme == "http":

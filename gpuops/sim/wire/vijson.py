@@ -112,20 +112,20 @@ class JsonRequest:
             for start in _list(_dict(spec).get("objectSet")):
                 yield str(_dict(_dict(start).get("obj")).get("type", ""))
 
-    def reply(self, result: Any, static: Any) -> tuple[int, bytes]:
+    def reply(self, result: Any, declared_type: Any) -> tuple[int, bytes]:
         """The HTTP status and body with a method's result; a void or unset one has no body."""
         if isinstance(result, Encoded):
             return 200, b"".join(result.parts)
-        if result is None or static is type(None):
+        if result is None or declared_type is type(None):
             return 204, b""
         vmomi_value = result.ref if isinstance(result, ManagedObject) else result
-        return 200, json_encoder(self.version).document(vmomi_value, static)
+        return 200, json_encoder(self.version).document(vmomi_value, declared_type)
 
-    def property_reply(self, fragment: bytes, static: Any) -> tuple[int, bytes]:
+    def property_reply(self, fragment: bytes, declared_type: Any) -> tuple[int, bytes]:
         """The HTTP status and body with the value of a property; no body if it is unset."""
         if not fragment:
             return 204, b""
-        return 200, fragment if static is object else without_box(fragment)
+        return 200, fragment if declared_type is object else without_box(fragment)
 
     def fault_reply(self, fault: Any) -> bytes:
         """The body of a reply with a fault."""

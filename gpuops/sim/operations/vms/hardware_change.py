@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.distributed_switches import connection, with_own_ports
+from gpuops.sim.operations.distributed_switches import connected_card_fields, with_own_ports
 from gpuops.sim.render.devices import disk_file
 from gpuops.sim.state.hardware import (
     FIRST_CARD,
@@ -267,7 +267,7 @@ def network_of(
     host does not have the network.
     """
     if isinstance(backing, Device.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
-        return connection(vm, cards, index, backing.port, existing_card)
+        return connected_card_fields(vm, cards, index, backing.port, existing_card)
     if isinstance(backing, Device.VirtualEthernetCard.NetworkBackingInfo):
         for moid in vm.host().state.networks:
             network = vm.world.get(moid)

@@ -278,7 +278,7 @@ class _ConfigureTask:
         ended, self._seen = self._seen, True
         status = "RUNNING" if not ended else "SUCCEEDED" if self._error is None else "FAILED"
         result = Struct(f"{DEVICES}.configure_result", {"configure_impacts": OptionalValue(self._impacts)})
-        # not a fault: only its `localizable_message`, the type of this field too
+        # a VapiFault only to make its LocalizableMessage, which is also the type of these fields
         message = VapiFault("", "Configure a DirectPath device", message_id=f"{DEVICES}.configure").message()
         progress = {"total": 100, "completed": 100 if ended else 0, "message": message}
         fields = {
