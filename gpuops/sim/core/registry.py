@@ -61,7 +61,9 @@ class Registry:
 
     def add(self, managed_object: ManagedObject) -> None:
         if managed_object.moid in self._objects:
-            raise ValueError(f"{managed_object.moid} is already {self._objects[managed_object.moid].wsdl_name}")
+            raise ValueError(
+                f"the id {managed_object.moid} is already used by a {self._objects[managed_object.moid].wsdl_name}"
+            )
         self._objects[managed_object.moid] = managed_object
         if managed_object.wsdl_name not in self._types:
             self._types[managed_object.wsdl_name] = {}

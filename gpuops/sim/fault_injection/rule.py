@@ -157,13 +157,13 @@ class Rule:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Rule:
         """The rule in a JSON object. Raises UsageError for an unknown key or a wrong value."""
-        names = {field.name for field in fields(cls)}
+        names = [field.name for field in fields(cls)]
         wrong = [f"{key}: unknown key" for key in document if key not in names]
         wrong += [
             f"{key}: {value} is not a finite number" for key, value in document.items() if _is_infinite_or_nan(value)
         ]
         if wrong:
-            raise UsageError(f"not a fault rule: {'; '.join(wrong)}")
+            raise UsageError(f"not a fault rule: {'; '.join(wrong)}", hint=f"the keys of a rule are {', '.join(names)}")
         try:
             return msgspec.convert(dict(document), cls)
         except msgspec.ValidationError as error:

@@ -344,7 +344,9 @@ def _nics(switch: DistributedSwitchEntity, host: HostEntity, backing: Any) -> tu
         if owner is not None:
             raise _bulk_fault(host, faults.resource_in_use(nic, f"{nic} is an uplink of {owner}."))
     if len(requested_nics) > len(switch.uplinks):
-        raise _bulk_fault(host, faults.host_config(f"{switch.name} has {len(switch.uplinks)} uplinks for each host."))
+        raise _bulk_fault(
+            host, faults.host_config(f"{switch.name} allows only {len(switch.uplinks)} uplinks on each host.")
+        )
     return requested_nics
 
 

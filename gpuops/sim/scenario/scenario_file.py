@@ -250,5 +250,7 @@ def _parameters(scenario: ScenarioFile, name: str, settings: str) -> dict[str, i
         values[key] = int(text)
         least, most = scenario.limits.get(key, (1, values[key]))
         if not least <= values[key] <= most:
-            raise PolicyError(f"scenario {name}: {key}={text} is out of range", hint=f"from {least} to {most}")
+            raise PolicyError(
+                f"scenario {name}: {key}={text} is out of range", hint=f"use a value from {least} to {most}"
+            )
     return values

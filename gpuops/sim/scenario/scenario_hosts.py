@@ -86,7 +86,8 @@ class ScenarioSite:
         hosts = self.hosts.get(group)
         if not hosts:
             raise PolicyError(
-                f"the scenario has no host or group of hosts called {group!r}", hint=f"it has {', '.join(self.hosts)}"
+                f"the scenario has no host or group of hosts called {group!r}",
+                hint=f"use one of: {', '.join(self.hosts)}",
             )
         return hosts
 
@@ -101,7 +102,7 @@ class ScenarioSite:
     def _declaration_named(self, declared: Mapping[str, Declared], kind_name: str, name: str) -> Declared:
         if name not in declared:
             raise PolicyError(
-                f"the scenario has no {kind_name} {name!r:.80}", hint=f"it has {', '.join(declared)[:200]}"
+                f"the scenario has no {kind_name} {name!r:.80}", hint=f"use one of: {', '.join(declared)[:200]}"
             )
         return declared[name]
 
@@ -189,7 +190,7 @@ def add_declared_network_and_settings(site: ScenarioSite, host: HostSystem, decl
         nics_of_host = nic_names(host.state)
         if missing := [nic for nic in nics if nic not in nics_of_host]:
             raise PolicyError(
-                f"host {host.name} has no network port {missing[0]}", hint=f"it has {', '.join(nics_of_host)}"
+                f"host {host.name} has no network port {missing[0]}", hint=f"use one of: {', '.join(nics_of_host)}"
             )
         switch = _network_named(site, "distributed switch", name, DistributedSwitchEntity)
         set_proxy(switch, host, ProxySwitch(switch.moid, nics))
@@ -221,7 +222,7 @@ def _network_named(site: ScenarioSite, kind_name: str, name: str, kind: type[Kin
     if network is None:
         raise PolicyError(
             f"the scenario has no {kind_name} {name!r:.80}",
-            hint=f"it has {', '.join(candidate.name for candidate in candidates) or 'none'}",
+            hint=f"use one of: {', '.join(candidate.name for candidate in candidates) or 'none is declared'}",
         )
     return network
 

@@ -233,13 +233,15 @@ def _backing(device: DeviceDeclared, host: HostSystem, network: tuple[str, str])
         if device.sriov not in nic_addresses(host.state):
             raise PolicyError(
                 f"host {host.name} has no network card at {device.sriov!r}",
-                hint=f"it has: {', '.join(nic_addresses(host.state))}",
+                hint=f"use one of: {', '.join(nic_addresses(host.state))}",
             )
         return SriovBacking(device.sriov, NetworkCard(FIRST_SRIOV_KEY, SRIOV, *network))
     host_device = host.state.device(device.direct_path or "")
     if host_device is None:
-        known = ", ".join(known_device.pci_id for known_device in host.state.devices) or "none"
-        raise PolicyError(f"host {host.name} has no passthrough device {device.direct_path!r}", hint=f"it has: {known}")
+        known = ", ".join(known_device.pci_id for known_device in host.state.devices) or "none exists"
+        raise PolicyError(
+            f"host {host.name} has no passthrough device {device.direct_path!r}", hint=f"use one of: {known}"
+        )
     device_id = f"{host_device.device_id:x}"
     return StaticBacking(
         host_device.pci_id, device_id, host.state.system_id, host_device.vendor_id, host_device.device_name

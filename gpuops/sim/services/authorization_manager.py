@@ -67,7 +67,7 @@ class SessionManager(ManagedObject):
             if session is None:
                 raise faults.not_found(f"There is no session {key}.")
             if session is call.session:
-                raise faults.wrong_argument("sessionId", "A session cannot end itself.")
+                raise faults.wrong_argument("sessionId", "A session cannot terminate itself; it ends with Logout.")
             self.world.sessions.close(session)
 
     @method

@@ -103,7 +103,7 @@ class PerformanceManager(ManagedObject):
     def QueryPerfCounterByLevel(self, call: Call, level: int) -> list[Any]:
         """Raises InvalidArgument unless it is one of the levels 1 to 4 (vSphere API, PerfCounterInfo.level)."""
         if not 1 <= level <= 4:
-            raise faults.wrong_argument("level", f"There is no level {level}")
+            raise faults.wrong_argument("level", f"There is no statistics level {level}; the levels are 1 to 4.")
         return [_counter_info(counter) for counter in COUNTERS if counter.level <= level]
 
     # --- samples --------------------------------------------------------------------------------------------------

@@ -62,7 +62,8 @@ def read(path: Path) -> ReadyFile:
         if not is_missing(error):
             raise
         raise TargetError(
-            f"no simulated vCenter has written {path}", hint=f"start one with: gpuops sim serve --ready-file {path}"
+            f"there is no ready file {path}: no simulated vCenter has written it",
+            hint=f"start one with: gpuops sim serve --ready-file {path}",
         ) from None
     try:
         return _check_types(ReadyFile(**parse_json(text)))

@@ -180,7 +180,7 @@ def test_a_ledger_that_was_cut_is_refused(tmp_path: Path) -> None:
     document = json.loads(state.read_text(encoding="utf-8"))
     del document["ledger"][0]
     state.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(StateDamaged, match="its ledger has a gap"):
+    with pytest.raises(StateDamaged, match="the entries of its ledger are not numbered"):
         start("lab", tls=False, clock="stepped", state=state)
 
 

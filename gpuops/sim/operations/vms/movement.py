@@ -140,7 +140,7 @@ def refuse_move(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None = 
     """Raises the fault with which a move to the host is refused at its start; a running VM would move with vMotion."""
     is_vmotion = _moves_with_vmotion(vm, host)
     if host.state.connection != "connected" or (host.state.in_maintenance and is_vmotion):
-        raise faults.wrong_state(f"The host {host.name} cannot take virtual machines now.")
+        raise faults.wrong_state(f"The host {host.name} is disconnected or in maintenance mode.")
     _require_visible_files(vm, host, store)
     if is_vmotion:
         require_migratable(vm, host)

@@ -195,7 +195,7 @@ def require_suspendable(vm: VmEntity) -> None:
     """
     _require_on(vm)
     if vm.state.has_fixed_devices:
-        raise faults.not_supported("The virtual machine has a passthrough device that cannot be suspended.")
+        raise faults.not_supported("A virtual machine with a passthrough device cannot be suspended.")
     types_without_suspend = vm.host().state.no_suspend
     refused_types = [vgpu.type_name for vgpu in vm.state.vgpus if vgpu.type_name in types_without_suspend]
     if refused_types:
