@@ -322,6 +322,7 @@ class HorizonEndpoint:
         self._access: dict[str, datetime] = {}
         """Access tokens, and until when they are valid."""
         self._refresh: set[str] = set()
+        """Refresh tokens of the clients that have logged in and not logged out."""
         self._lists: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
             "/rest/inventory/v5/desktop-pools": self._pools,
             "/rest/inventory/v1/machines": self._machines,
@@ -349,6 +350,7 @@ class HorizonEndpoint:
                 return _json(400, {"error_message": "the request cannot be read"})
 
     def _serve(self, incoming: Incoming) -> Outgoing:
+        """Route a request: logins without a token, everything else with a valid access token."""
         path = urlsplit(incoming.target).path
         if incoming.verb == "POST" and path in ("/rest/login", "/rest/refresh", "/rest/logout"):
             return self._authenticate(path.rpartition("/")[2], parse_json(incoming.body))
@@ -381,6 +383,7 @@ class HorizonEndpoint:
         return _json(200, listed)
 
     def _authenticate(self, operation: str, request_json: Any) -> Outgoing:
+        """Reply to login, refresh or logout; a login returns an access token and a refresh token."""
         if operation == "login":
             if (request_json["username"], request_json["password"]) != self._login or str(
                 request_json["domain"]
@@ -413,6 +416,7 @@ class HorizonEndpoint:
         return _json(200, page, headers)
 
     def _maintain(self, machine_ids: Any, *, enter: bool) -> Outgoing:
+        """Put machines into or out of maintenance; the reply has one outcome for each id."""
         if not isinstance(machine_ids, list):
             return _json(400, {"error_message": "a list of machine ids is expected"})
         outcomes = []
@@ -428,6 +432,7 @@ class HorizonEndpoint:
     # --- lists ----------------------------------------------------------------------------------------------------
 
     def _pools(self) -> Iterator[dict[str, Any]]:
+        """Yield the desktop pools in the form of the Horizon REST API."""
         for pool in self.world.desktop_pools:
             is_instant_clone = pool.source == "INSTANT_CLONE"
             yield {
@@ -445,6 +450,7 @@ class HorizonEndpoint:
             }
 
     def _machines(self) -> Iterator[dict[str, Any]]:
+        """Yield the machines in the form of the Horizon REST API."""
         for record in self.pod.records():
             session = self.pod.shown_session(record.vm) if record.vm is not None else None
             yield {
@@ -484,6 +490,7 @@ class HorizonEndpoint:
         return "DISCONNECTED" if session.disconnected_at else "CONNECTED"
 
     def _sessions(self) -> Iterator[dict[str, Any]]:
+        """Yield the sessions in the form of the Horizon REST API."""
         pools: dict[str, DesktopPoolState] = {vm.moid: pool for pool, vm in self.pod.machines()}
         for session in self.pod.sessions.values():
             if not session.vm.is_registered or self.pod.shown_session(session.vm) is None:

@@ -280,6 +280,7 @@ class _Listener(ThreadingHTTPServer):
             self._wake_sender.send(b".")
 
     def finish_request(self, request: Any, client_address: Any) -> None:
+        """Do the TLS handshake and serve the connection until it ends."""
         request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = request
         try:

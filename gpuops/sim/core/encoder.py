@@ -89,7 +89,7 @@ class Encoding(Protocol):
     def properties(self, parts: Parts) -> Parts:
         """The field `propSet` with these heads, fragments and tails, one after the other."""
 
-    def member(self, tag: str, vmomi_value: Any, static: Any) -> Parts:
+    def member(self, tag: str, vmomi_value: Any, declared_type: Any) -> Parts:
         """A field of a structure."""
 
     def value_member(self, fragment: bytes) -> Parts:
@@ -120,10 +120,10 @@ class XmlEncoder:
         self._simple_types: set[type] = set()
         """Classes of the simple values written so far; `_write` checks these first because most values are simple."""
 
-    def element(self, tag: str, vmomi_value: Any, static: Any = object) -> str:
-        """`<tag>..</tag>`; with xsi:type where the value's type is not the static one. '' for None."""
+    def element(self, tag: str, vmomi_value: Any, declared_type: Any = object) -> str:
+        """`<tag>..</tag>`; with xsi:type if the value's type is not the declared one. '' for None."""
         parts: list[str] = []
-        self._write(parts.append, tag, vmomi_value, static)
+        self._write(parts.append, tag, vmomi_value, declared_type)
         return "".join(parts)
 
     def fragment(self, vmomi_value: Any) -> bytes:
@@ -138,8 +138,8 @@ class XmlEncoder:
     def properties(self, parts: Parts) -> Parts:
         return parts
 
-    def member(self, tag: str, vmomi_value: Any, static: Any) -> Parts:
-        return [self.element(tag, vmomi_value, static).encode()]
+    def member(self, tag: str, vmomi_value: Any, declared_type: Any) -> Parts:
+        return [self.element(tag, vmomi_value, declared_type).encode()]
 
     def value_member(self, fragment: bytes) -> Parts:
         return [fragment]
@@ -156,11 +156,11 @@ class XmlEncoder:
     def listing(self, items: Iterable[Parts]) -> Parts:
         return list(chain.from_iterable(items))
 
-    def array(self, tag: str, values: Any, static: Any) -> str:
-        """One element per item of a list whose static type is an array type."""
+    def array(self, tag: str, values: Any, declared_type: Any) -> str:
+        """One element per item of a list whose declared type is an array type."""
         parts: list[str] = []
         for vmomi_value in values:
-            self._write(parts.append, tag, vmomi_value, static.Item)
+            self._write(parts.append, tag, vmomi_value, declared_type.Item)
         return "".join(parts)
 
     def fault_detail(self, fault: Any) -> str:
@@ -173,37 +173,40 @@ class XmlEncoder:
         parts.append(f"</{plan.name}Fault>")
         return "".join(parts)
 
-    def _write(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
+    def _write(self, write: Write, tag: str, vmomi_value: Any, declared_type: Any) -> None:
+        """Write a value by its class; nothing for None."""
         if vmomi_value is None:
             return
         if vmomi_value.__class__ in self._simple_types:  # a class that reached the last branch before
-            self._write_simple(write, tag, vmomi_value, static)
+            self._write_simple(write, tag, vmomi_value, declared_type)
         elif isinstance(vmomi_value, list):
-            self._write_list(write, tag, vmomi_value, static)
+            self._write_list(write, tag, vmomi_value, declared_type)
         elif isinstance(vmomi_value, vmodl.MethodFault):
-            self._write_localized_fault(write, tag, vmomi_value, static)
+            self._write_localized_fault(write, tag, vmomi_value, declared_type)
         elif isinstance(vmomi_value, VmomiSupport.DataObject):
-            self._write_data_object(write, tag, vmomi_value, static)
+            self._write_data_object(write, tag, vmomi_value, declared_type)
         elif isinstance(vmomi_value, VmomiSupport.ManagedObject):
-            self._write_reference(write, tag, vmomi_value._wsdlName, vmomi_value._moId, static)
+            self._write_reference(write, tag, vmomi_value._wsdlName, vmomi_value._moId, declared_type)
         elif isinstance(vmomi_value, ManagedObject):
-            self._write_reference(write, tag, vmomi_value.wsdl_name, vmomi_value.moid, static)
+            self._write_reference(write, tag, vmomi_value.wsdl_name, vmomi_value.moid, declared_type)
         else:
             self._simple_types.add(vmomi_value.__class__)
-            self._write_simple(write, tag, vmomi_value, static)
+            self._write_simple(write, tag, vmomi_value, declared_type)
 
-    def _write_simple(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
-        type_attribute = ' xsi:type="' + simple_type(vmomi_value.__class__) + '"' if static is object else ""
-        write(f"<{tag}{type_attribute}>{_text(vmomi_value)}</{tag}>")
+    def _write_simple(self, write: Write, tag: str, vmomi_value: Any, declared_type: Any) -> None:
+        type_attribute = ' xsi:type="' + simple_type(vmomi_value.__class__) + '"' if declared_type is object else ""
+        text = escape(vmomi_value) if isinstance(vmomi_value, str) else other_text(vmomi_value)
+        write(f"<{tag}{type_attribute}>{text}</{tag}>")
 
-    def _write_reference(self, write: Write, tag: str, name: str, moid: str, static: Any) -> None:
-        type_attribute = ' xsi:type="ManagedObjectReference"' if static is object else ""
+    def _write_reference(self, write: Write, tag: str, name: str, moid: str, declared_type: Any) -> None:
+        type_attribute = ' xsi:type="ManagedObjectReference"' if declared_type is object else ""
         write(f'<{tag} type="{name}"{type_attribute}>{escape(moid)}</{tag}>')
 
-    def _write_list(self, write: Write, tag: str, values: list[Any], static: Any) -> None:
-        if static is not object:
+    def _write_list(self, write: Write, tag: str, values: list[Any], declared_type: Any) -> None:
+        """Write the items one after another; in a field of any type, inside an element of the array type."""
+        if declared_type is not object:
             for vmomi_value in values:
-                self._write(write, tag, vmomi_value, static.Item)
+                self._write(write, tag, vmomi_value, declared_type.Item)
             return
         if not isinstance(values, VmomiSupport.Array):
             raise EncodeError(f"{tag}: a list in a field of any type must be a vmomi Array, which has an item type")
@@ -214,15 +217,15 @@ class XmlEncoder:
             self._write(write, item_tag, vmomi_value, item_type)
         write(f"</{tag}>")
 
-    def _write_data_object(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
+    def _write_data_object(self, write: Write, tag: str, vmomi_value: Any, declared_type: Any) -> None:
         plan = self._plan(type(vmomi_value))
-        write(f"<{tag}>" if plan.compatible is static else f'<{tag} xsi:type="{plan.name}">')
+        write(f"<{tag}>" if plan.compatible is declared_type else f'<{tag} xsi:type="{plan.name}">')
         _write_fields(write, vmomi_value, plan)
         write(f"</{tag}>")
 
-    def _write_localized_fault(self, write: Write, tag: str, fault: Any, static: Any) -> None:
+    def _write_localized_fault(self, write: Write, tag: str, fault: Any, declared_type: Any) -> None:
         plan = self._plan(type(fault))
-        type_attribute = ' xsi:type="LocalizedMethodFault"' if static is object else ""
+        type_attribute = ' xsi:type="LocalizedMethodFault"' if declared_type is object else ""
         write(f'<{tag}{type_attribute}><fault xsi:type="{plan.name}">')
         _write_fields(write, fault, plan, skip="msg")
         write(f"</fault><localizedMessage>{escape(fault.msg or '')}</localizedMessage></{tag}>")
@@ -241,16 +244,16 @@ class XmlEncoder:
 
     def _emitter(self, info: Any) -> Emit:
         """Return the function that writes one field; the choice by the declared type is made once, not per value."""
-        name, static = info.name, info.type
+        name, declared_type = info.name, info.type
         opening, closing = f"<{name}>", f"</{name}>"
         # a link is written as the key of the object that it names
-        if info.flags & VmomiSupport.F_LINK and not issubclass(static, list):
+        if info.flags & VmomiSupport.F_LINK and not issubclass(declared_type, list):
             return lambda write, vmomi_value: self._write(write, name, getattr(vmomi_value, "key", vmomi_value), str)
-        if static is object or not issubclass(static, (str, int, float)):
-            return lambda write, vmomi_value: self._write(write, name, vmomi_value, static)
-        if static is bool:
+        if declared_type is object or not issubclass(declared_type, (str, int, float)):
+            return lambda write, vmomi_value: self._write(write, name, vmomi_value, declared_type)
+        if declared_type is bool:
             return lambda write, vmomi_value: write(f"{opening}{'true' if vmomi_value else 'false'}{closing}")
-        if issubclass(static, str):
+        if issubclass(declared_type, str):
             return lambda write, vmomi_value: write(f"{opening}{escape(vmomi_value)}{closing}")
         return lambda write, vmomi_value: write(f"{opening}{vmomi_value}{closing}")
 
@@ -285,10 +288,6 @@ def array_names(item_type: Any) -> tuple[str, str]:
         return "ArrayOfManagedObjectReference", "ManagedObjectReference"
     name = VmomiSupport.GetWsdlName(item_type)
     return f"ArrayOf{name[0].upper()}{name[1:]}", name
-
-
-def _text(vmomi_value: Any) -> str:
-    return escape(vmomi_value) if isinstance(vmomi_value, str) else other_text(vmomi_value)
 
 
 def other_text(vmomi_value: Any) -> str:

@@ -22,11 +22,11 @@ _SEGMENT: Final = re.compile(r'([A-Za-z_]\w*)((?:\[(?:"[^"]*"|[^\]"]+)\])?)(?:\.
 
 @dataclass(frozen=True, slots=True)
 class PropertyPath:
-    """A valid path of a type: `declared` up to the first index, `steps` after it; `static` is the type there."""
+    """A valid path of a type: `declared` up to the first index, `steps` after it."""
 
     text: str
     declared: str
-    static: Any
+    declared_type: Any
     steps: tuple[str, ...] = ()
     """What follows `declared`: an index such as `[13000]` or a name, in order."""
     required: bool = False
@@ -64,21 +64,21 @@ def top_level(wsdl_name: str, version: str) -> tuple[str, ...]:
 
 
 def value_at(managed_object: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
-    """Return the value at a path and its static type; UNSET if there is no value."""
+    """Return the value at a path and its declared type; UNSET if there is no value."""
     vmomi_value = managed_object.read(path.declared)
-    static = path.static
+    declared_type = path.declared_type
     for step in path.steps:
         if vmomi_value is UNSET or vmomi_value is None:
-            return UNSET, static
+            return UNSET, declared_type
         if step.startswith("["):
             vmomi_value = _element(vmomi_value, step[1:-1].strip('"'))
-            static = type(vmomi_value)
+            declared_type = type(vmomi_value)
         else:
             info = _declared_info(type(vmomi_value), step, "")  # `resolve` has checked the API version
             if info is None:
                 raise _invalid(path.text)
-            vmomi_value, static = getattr(vmomi_value, step), info.type
-    return (UNSET if vmomi_value is None else vmomi_value), static
+            vmomi_value, declared_type = getattr(vmomi_value, step), info.type
+    return (UNSET if vmomi_value is None else vmomi_value), declared_type
 
 
 def _segments(text: str) -> list[tuple[str, str]]:
@@ -179,10 +179,10 @@ class Fragments:
         shape = managed_object.shape(path)
         if shape is not None:
             return self._fill_shape(managed_object, shape, resolved, encoding)
-        vmomi_value, static = value_of(managed_object, resolved)
+        vmomi_value, declared_type = value_of(managed_object, resolved)
         if vmomi_value is UNSET:
             return ABSENT
-        return encoding.fragment(typed(vmomi_value, static))
+        return encoding.fragment(typed(vmomi_value, declared_type))
 
     def _fill_shape(
         self, managed_object: ManagedObject, shape: SharedValue, path: PropertyPath, encoding: Encoding
@@ -193,7 +193,7 @@ class Fragments:
         if parts is None:
             if len(self.shapes) >= MAX_SHAPES:
                 self.shapes.clear()
-            parts = PLACEHOLDER.split(encoding.fragment(typed(shape.read(), path.static)))
+            parts = PLACEHOLDER.split(encoding.fragment(typed(shape.read(), path.declared_type)))
             self.shapes[key] = parts
         if len(parts) == 1:  # the shape has no placeholder
             return parts[0]
@@ -256,34 +256,39 @@ def overlaps(first_path: str, second_path: str) -> bool:
 
 
 def value_of(managed_object: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
-    """The value and its static type; UNSET for an optional property that the object does not render.
+    """The value and its declared type; UNSET for an optional property that the object does not render.
 
     Raises RequiredValueMissing for a required one.
     """
-    vmomi_value, static = value_at(managed_object, path)
+    vmomi_value, declared_type = value_at(managed_object, path)
     if vmomi_value is UNSET and path.required:
         raise RequiredValueMissing(
             f"{managed_object.wsdl_name}.{path.text} of {managed_object.moid} is required by the API and has no value"
         )
-    return vmomi_value, static
+    return vmomi_value, declared_type
 
 
-def typed(vmomi_value: Any, static: Any) -> Any:
+def typed(vmomi_value: Any, declared_type: Any) -> Any:
     """Return the value as its declared vmomi type if that is more exact: `long` for int, `VirtualDevice[]` for list."""
-    if type(vmomi_value) is static or static is object or static is None or vmomi_value is None:
+    if type(vmomi_value) is declared_type or declared_type is object or declared_type is None or vmomi_value is None:
         return vmomi_value
     if isinstance(vmomi_value, list):
-        if isinstance(vmomi_value, VmomiSupport.Array) or not issubclass(static, list):
+        if isinstance(vmomi_value, VmomiSupport.Array) or not issubclass(declared_type, list):
             return vmomi_value
-        return static([_reference(item) for item in vmomi_value])
-    if type(vmomi_value) is int and static is not int and issubclass(static, int) and static is not bool:
-        return static(vmomi_value)
-    if type(vmomi_value) is float and issubclass(static, float):
-        return static(vmomi_value)
-    if type(vmomi_value) is str and issubclass(static, str) and not issubclass(static, (VmomiSupport.Link,)):
-        return static(vmomi_value)
+        return declared_type([item.ref if isinstance(item, ManagedObject) else item for item in vmomi_value])
+    if (
+        type(vmomi_value) is int
+        and declared_type is not int
+        and issubclass(declared_type, int)
+        and declared_type is not bool
+    ):
+        return declared_type(vmomi_value)
+    if type(vmomi_value) is float and issubclass(declared_type, float):
+        return declared_type(vmomi_value)
+    if (
+        type(vmomi_value) is str
+        and issubclass(declared_type, str)
+        and not issubclass(declared_type, (VmomiSupport.Link,))
+    ):
+        return declared_type(vmomi_value)
     return vmomi_value
-
-
-def _reference(item: Any) -> Any:
-    return item.ref if isinstance(item, ManagedObject) else item

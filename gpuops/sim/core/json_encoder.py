@@ -32,7 +32,7 @@ Write = Callable[[str], object]
 class _JsonField(NamedTuple):
     name: str
     head: str
-    static: Any
+    declared_type: Any
     is_link: bool
     is_list: bool
     required: bool
@@ -69,8 +69,8 @@ class JsonEncoder:
     def properties(self, parts: Parts) -> Parts:
         return [b'"propSet":[', *parts[:-1], b"}]"]
 
-    def member(self, tag: str, vmomi_value: Any, static: Any) -> Parts:
-        return [f'"{tag}":'.encode(), self.document(vmomi_value, static)]
+    def member(self, tag: str, vmomi_value: Any, declared_type: Any) -> Parts:
+        return [f'"{tag}":'.encode(), self.document(vmomi_value, declared_type)]
 
     def value_member(self, fragment: bytes) -> Parts:
         return [b'"val":', fragment]
@@ -89,27 +89,29 @@ class JsonEncoder:
 
     # --- values -----------------------------------------------------------------------------------------------------
 
-    def document(self, vmomi_value: Any, static: Any) -> bytes:
+    def document(self, vmomi_value: Any, declared_type: Any) -> bytes:
         """Return the JSON of a value in a field of this declared type."""
         parts: list[str] = []
-        self._write(parts.append, vmomi_value, static)
+        self._write(parts.append, vmomi_value, declared_type)
         return "".join(parts).encode()
 
-    def _write(self, write: Write, vmomi_value: Any, static: Any) -> None:
+    def _write(self, write: Write, vmomi_value: Any, declared_type: Any) -> None:
+        """Write a value by its class; in a field of any type, a simple value is boxed with its type's name."""
         if isinstance(vmomi_value, list):
-            self._write_list(write, vmomi_value, static)
+            self._write_list(write, vmomi_value, declared_type)
         elif isinstance(vmomi_value, (vmodl.MethodFault, VmomiSupport.DataObject)):
             self._write_structure(write, vmomi_value)
         elif isinstance(vmomi_value, VmomiSupport.ManagedObject):
             write(_reference(vmomi_value._wsdlName, vmomi_value._moId))
         elif isinstance(vmomi_value, ManagedObject):
             write(_reference(vmomi_value.wsdl_name, vmomi_value.moid))
-        elif static is object:
+        elif declared_type is object:
             write(f'{{"{TYPE_NAME}":"{_simple_name(vmomi_value.__class__)}","{VALUE}":{_json_of_simple(vmomi_value)}}}')
         else:
             write(_json_of_simple(vmomi_value))
 
     def _write_list(self, write: Write, values: list[Any], declared: Any) -> None:
+        """Write a list; in a field of any type, it is boxed with the name of its array type."""
         boxed = declared is object
         if boxed:
             if not isinstance(values, VmomiSupport.Array):
@@ -124,13 +126,14 @@ class JsonEncoder:
         write("]}" if boxed else "]")
 
     def _write_structure(self, write: Write, vmomi_value: Any) -> None:
+        """Write a data object or fault with its type name and its set fields."""
         plan = self._plan(type(vmomi_value))
         write(plan.head)
         read_field = vmomi_value.__dict__.get
         message = read_field("msg") if isinstance(vmomi_value, vmodl.MethodFault) else None
         if message:
             write(f',"{FAULT_MESSAGE}":{encode_basestring(message)}')
-        for name, head, static, is_link, is_list, required in plan.fields:
+        for name, head, declared_type, is_link, is_list, required in plan.fields:
             item = read_field(name)
             # an unset optional field and an empty optional list are left out; a required list is written as []
             if item is None or (is_list and not item):
@@ -145,7 +148,7 @@ class JsonEncoder:
             elif is_list and not item:
                 write("[]")
             else:
-                self._write(write, item, static)
+                self._write(write, item, declared_type)
         write("}")
 
     def _plan(self, cls: Any) -> _JsonPlan:

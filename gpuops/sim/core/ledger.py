@@ -86,7 +86,7 @@ class Ledger:
         """
         entries = [Entry.from_json(values) for values in saved]
         if [entry.sequence for entry in entries] != list(range(1, len(entries) + 1)):
-            raise ValueError("its ledger has a gap")
+            raise ValueError("the entries of its ledger are not numbered 1, 2, 3 and so on")
         self._entries = entries
 
     def to_json(self, *, after_sequence: int = 0) -> list[dict[str, Any]]:

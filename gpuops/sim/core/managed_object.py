@@ -82,6 +82,7 @@ class ManagedObject:
     methods: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
+        """Collect the readers and methods of the class: those of its bases, of its tables, and of decorated members."""
         bases = cls.__bases__[::-1]  # so that the first base wins, as in Python's own lookup
         cls.readers = {path: name for base in bases for path, name in getattr(base, "readers", {}).items()}
         cls.routes = {}

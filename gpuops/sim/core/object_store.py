@@ -146,9 +146,9 @@ class ObjectStore:
         while not self.closing:
             self.clock.run_due()
             self._coalesce(deadline)
-            answer = ready()
-            if answer is not None or (deadline is not None and self.clock.now() >= deadline):
-                return answer
+            ready_value = ready()
+            if ready_value is not None or (deadline is not None and self.clock.now() >= deadline):
+                return ready_value
             due = self.clock.next_due()
             if due is not None and (deadline is None or due <= deadline):
                 self.clock.advance_to(due)
@@ -171,9 +171,9 @@ class ObjectStore:
         deadline = None if timeout_s is None else self.clock.now() + timedelta(seconds=timeout_s)
         while not self.closing:
             self.clock.run_due()
-            answer = ready()
-            if answer is not None:
-                return answer
+            ready_value = ready()
+            if ready_value is not None:
+                return ready_value
             now = self.clock.now()
             if deadline is not None and now >= deadline:
                 return None

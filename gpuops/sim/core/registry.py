@@ -61,7 +61,9 @@ class Registry:
 
     def add(self, managed_object: ManagedObject) -> None:
         if managed_object.moid in self._objects:
-            raise ValueError(f"{managed_object.moid} is already {self._objects[managed_object.moid].wsdl_name}")
+            raise ValueError(
+                f"the id {managed_object.moid} is already used by a {self._objects[managed_object.moid].wsdl_name}"
+            )
         self._objects[managed_object.moid] = managed_object
         if managed_object.wsdl_name not in self._types:
             self._types[managed_object.wsdl_name] = {}
@@ -98,6 +100,7 @@ class Registry:
         return managed_object
 
     def get(self, reference: Any) -> Any:
+        """Return the object of a moid or pyVmomi reference. Raises vmodl.fault.ManagedObjectNotFound."""
         moid = reference if isinstance(reference, str) else reference._moId
         managed_object = self._objects.get(moid)
         if managed_object is None:

@@ -120,6 +120,7 @@ class Clock:
         self._jumped += max(timedelta(), moment - self._time())
 
     def _run_until(self, moment: datetime) -> None:
+        """Run the actions that are due by `moment`, each at its own moment; an action may schedule others."""
         if not self._timers or self._timers[0][0] > moment:
             return
         if self._running_at is not None:

@@ -157,13 +157,13 @@ class Rule:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Rule:
         """The rule in a JSON object. Raises UsageError for an unknown key or a wrong value."""
-        names = {field.name for field in fields(cls)}
+        names = [field.name for field in fields(cls)]
         wrong = [f"{key}: unknown key" for key in document if key not in names]
         wrong += [
             f"{key}: {value} is not a finite number" for key, value in document.items() if _is_infinite_or_nan(value)
         ]
         if wrong:
-            raise UsageError(f"not a fault rule: {'; '.join(wrong)}")
+            raise UsageError(f"not a fault rule: {'; '.join(wrong)}", hint=f"the keys of a rule are {', '.join(names)}")
         try:
             return msgspec.convert(dict(document), cls)
         except msgspec.ValidationError as error:
@@ -226,7 +226,7 @@ ANSWER_CHECK_INTERVAL: Final = timedelta(seconds=5)
 """How often a task of vCenter checks whether its VM's question was answered."""
 
 
-def waits_for_answer(store: ObjectStore, entity: Any) -> bool:
+def must_wait_for_answer(store: ObjectStore, entity: Any) -> bool:
     """Return whether a VM waits for an answer; the first call for a VM makes it ask. False for any other object."""
     if entity.wsdl_name != "VirtualMachine":
         return False
@@ -265,7 +265,7 @@ class AwaitingAnswer:
         """Its question can no longer be answered."""
 
 
-def lingering(task: Task, complete: Callable[[], None], lingers_s: float) -> Callable[[], None]:
+def with_lingering_gpus(task: Task, complete: Callable[[], None], lingers_s: float) -> Callable[[], None]:
     """Return `complete`, changed so that the VM's GPUs stay in use for `lingers_s` seconds after it stopped."""
     if not lingers_s or task.entity.wsdl_name != "VirtualMachine":
         return complete

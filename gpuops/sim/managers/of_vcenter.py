@@ -41,6 +41,7 @@ SCHEDULERS: Final = (
 
 
 def _alarm_description(_: Any) -> Any:
+    """Return the AlarmDescription: the values of each enumeration that an alarm can use."""
     enums = {
         "stateOperator": "StateAlarmOperator",
         "metricOperator": "MetricAlarmOperator",

@@ -152,6 +152,7 @@ class ResourcePool(PoolEntity):
 
     @prop("runtime")
     def _runtime(self) -> Any:
+        """Return the RuntimeInfo: capacity of the compute resource, and what the VMs of this pool reserve and use."""
         totals = self.owner().totals()
         running = [vm.state for vm in self.all_members() if vm.state.power == "poweredOn"]
         reserving = running

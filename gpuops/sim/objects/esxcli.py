@@ -119,6 +119,7 @@ class ManagedMethodExecuter(HostManager):
 
     @method
     def ExecuteSoap(self, call: Call, moid: str, version: str, method: str, argument: list[Any]) -> Any:
+        """Run an esxcli command and return its SoapResult, with a fault for a command that is not simulated."""
         # from memory: no public table names the privilege; the API methods with the same effect need this one
         self.world.authority.require(call, self.host, "Host.Config.Settings")
         arguments = {parameter.name: _text(parameter.val) for parameter in argument}
@@ -275,6 +276,7 @@ def pci_rows(host: HostState) -> list[Row]:
 
 
 def _address_and_ids(device: Any) -> dict[str, str]:
+    """Return the columns with address, names and ids; ids are shown as unsigned hexadecimal numbers."""
     address = PciAddress.parse(device.id)
     ids = {"VendorID": device.vendorId, "DeviceID": device.deviceId}
     ids |= {"SubVendorID": device.subVendorId, "SubDeviceID": device.subDeviceId, "DeviceClass": device.classId}

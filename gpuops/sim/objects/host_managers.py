@@ -105,6 +105,7 @@ class HostKernelModuleSystem(HostManager):
 
     @method
     def QueryModules(self, call: Call) -> Any:
+        """Return the loaded kernel modules: the vmkernel, and nvidia if the driver is installed."""
         names = [NVIDIA, "vmkernel"] if self._has_driver() else ["vmkernel"]
         return [
             default(

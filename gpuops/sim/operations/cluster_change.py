@@ -72,6 +72,7 @@ def _is_set(value: Any) -> bool:
 
 
 def _set_drs(drs: DrsState, config: Any) -> None:
+    """Apply a ClusterDrsConfigInfo; fields that are not set stay unchanged."""
     if config.enabled is not None:
         drs.enabled = config.enabled
     if config.enableVmBehaviorOverrides is not None:
@@ -141,6 +142,7 @@ def _set_groups(drs: DrsState, specs: list[Any]) -> None:
 
 
 def _set_rules(drs: DrsState, specs: list[Any]) -> None:
+    """Add, edit or remove rules; a new rule gets the key after the highest one."""
     for spec in specs:
         if spec.operation == "add":
             key = max(drs.rules, default=0) + 1

@@ -101,9 +101,13 @@ def _requested_setting(host: HostEntity, gpu: HostGpu, device: Any, default: str
         raise faults.wrong_argument("config.deviceType.graphicsType")
     mode = gpu.mode if device is None or not device.vgpuMode else _checked_vgpu_mode(gpu, device.vgpuMode)
     if graphics_type != gpu.configured_type and host.seats():
-        raise faults.resource_in_use(host.name, f"vGPUs run on host {host.name}.", None)
+        raise faults.resource_in_use(
+            host.name, f"No graphics type can change while vGPUs run on host {host.name}.", None
+        )
     if mode is not gpu.mode and any(seat.pci_id == gpu.pci_id for seat in host.seats()):
-        raise faults.resource_in_use(gpu.pci_id, f"vGPUs run on GPU {gpu.pci_id}.", None)
+        raise faults.resource_in_use(
+            gpu.pci_id, f"The vGPU mode cannot change while vGPUs run on GPU {gpu.pci_id}.", None
+        )
     return graphics_type, mode
 
 
@@ -232,7 +236,9 @@ def _port(host: HostEntity, config: Any) -> NetworkPort:
             f"Device {config.id} of host {host.name} has at most {port.max_functions} virtual functions."
         )
     if config.applyNow and not host.state.rebinds_without_reboot:
-        raise faults.host_config(f"Host {host.name} cannot divide device {config.id} without a reboot.")
+        raise faults.host_config(
+            f"Host {host.name} cannot change the virtual functions of device {config.id} without a reboot."
+        )
     held_pci_ids = host.held_pci_ids()
     if held_pci_ids.intersection(port.function_ids()):
         raise faults.host_config(f"Virtual functions of device {config.id} of host {host.name} are in use.")
@@ -242,7 +248,7 @@ def _port(host: HostEntity, config: Any) -> NetworkPort:
 def _device(host: HostEntity, pci_id: str) -> HostGpu | OtherHostDevice:
     device = host.state.device(pci_id)
     if device is None:
-        raise faults.host_config(f"Device {pci_id} of host {host.name} cannot be a passthrough device.")
+        raise faults.host_config(f"Device {pci_id} of host {host.name} does not exist or cannot be passed through.")
     return device
 
 

@@ -219,6 +219,7 @@ def enter_portgroup(switch: DistributedSwitchEntity, spec: Any, make: MakePortgr
 
 
 def _add_portgroup(switch: DistributedSwitchEntity, name: str, config: Any, make: MakePortgroup) -> PortgroupEntity:
+    """Register a new port group in the folder of its switch, and show it on all member hosts."""
     world: World = switch.world
     if config.policy is None:
         config.policy = default("VMwareDVSPortgroupPolicy")
@@ -343,7 +344,9 @@ def _nics(switch: DistributedSwitchEntity, host: HostEntity, backing: Any) -> tu
         if owner is not None:
             raise _bulk_fault(host, faults.resource_in_use(nic, f"{nic} is an uplink of {owner}."))
     if len(requested_nics) > len(switch.uplinks):
-        raise _bulk_fault(host, faults.host_config(f"{switch.name} has {len(switch.uplinks)} uplinks for each host."))
+        raise _bulk_fault(
+            host, faults.host_config(f"{switch.name} allows only {len(switch.uplinks)} uplinks on each host.")
+        )
     return requested_nics
 
 
@@ -380,7 +383,7 @@ def _with_uplink_ports(switch: DistributedSwitchEntity, proxy: ProxySwitch) -> P
     return replace(proxy, ports=(*proxy.ports, *switch.new_ports(max(0, missing)))[: len(switch.uplinks)])
 
 
-def connection(
+def connected_card_fields(
     vm: VmEntity, cards: Iterable[NetworkCard], index: int, connection: Any, existing_card: NetworkCard | None
 ) -> dict[str, Any]:
     """Return the fields of a network card connected by a DistributedVirtualSwitchPortConnection.

@@ -47,7 +47,7 @@ def fault_of(error: Exception, path: str) -> Exception:
     error_number = getattr(error, "errno", None)
     fault: Exception
     if isinstance(error, PermissionError):
-        fault = vim.fault.GuestPermissionDenied(msg="The user does not have access to it in the guest.")
+        fault = vim.fault.GuestPermissionDenied(msg=f"The guest user does not have access to {path}.")
     elif isinstance(error, FileNotFoundError):
         fault = vim.fault.FileNotFound(msg=f"File {path} was not found", file=path)
     elif isinstance(error, FileExistsError):

@@ -21,7 +21,6 @@ dedicated failover host ends in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,7 +72,7 @@ def admission(vm: VmEntity, host: HostEntity) -> Admission:
     _require_bar_space(vm.state, host.state)
     require_rdma(vm, host)
     seats = _vgpu_seats(vm, host)
-    held_devices = _direct_path(vm, host)
+    held_devices = _assign_devices(vm, host)
     refuse_over_reservations(vm, host, seats, (pci_id for _, pci_id in held_devices))
     return Admission(seats, held_devices)
 
@@ -86,6 +85,7 @@ def _require_host_up(host: HostEntity) -> None:
 
 
 def _require_free_reservations(vm: VmEntity, host: HostEntity) -> None:
+    """Raises the fault for memory or CPU that the other VMs of the host do not leave free."""
     other_vms = [vm_entity.state for vm_entity in host.running_vms() if vm_entity is not vm]
     if "suspended-vm-memory" in host.world.deviations:  # assumption: suspended-vm-memory
         other_vms += [
@@ -124,7 +124,8 @@ def _require_bar_space(vm: VmState, host: HostState) -> None:
     A whole GPU maps its memory as a BAR. The published rule asks for more space than needed (twice the memory, rounded
     up to a power of two). A host refuses only what does not fit, so this check compares with the memory itself.
     """
-    static_devices = [device for device in map(host.device, _static_ids(vm)) if device is not None]
+    static_ids = (device.backing.pci_id for device in vm.devices if isinstance(device.backing, StaticBacking))
+    static_devices = [device for device in map(host.device, static_ids) if device is not None]
     needed_gib = sum(device.memory_mib for device in static_devices) >> 10
     if not needed_gib:
         return
@@ -137,10 +138,6 @@ def _require_bar_space(vm: VmState, host: HostState) -> None:
         raise faults.will_not_power_on(
             f"PCIPassthru: total number of pages needed for {needed_gib} GB exceeds limit {space_gib} GB."
         )
-
-
-def _static_ids(vm: VmState) -> Iterable[str]:
-    return (device.backing.pci_id for device in vm.devices if isinstance(device.backing, StaticBacking))
 
 
 def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
@@ -185,7 +182,7 @@ def _pin(vm: VmState, device: PciDevice) -> str | None:
         raise faults.will_not_power_on(f"{text} is not a PCI address.") from unreadable
 
 
-def _direct_path(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
+def _assign_devices(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
     """Return (device key, PCI id) for each DirectPath device and each SR-IOV card of the VM.
 
     Raises the fault of the first device that the host refuses.
@@ -210,6 +207,7 @@ def _direct_path(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
 
 
 def _static_device(backing: StaticBacking, host: HostEntity, held_pci_ids: set[str]) -> str:
+    """Return the PCI id of the device that a static backing names. Raises GenericVmConfigFault."""
     host_device = host.state.device(backing.pci_id)
     if host_device is None or backing.system_id != host.state.system_id or not _is_the_device(backing, host_device):
         raise faults.will_not_power_on(

@@ -132,7 +132,7 @@ def _check_host(world: World, spec: Any) -> None:
 def _add_host(compute: ComputeEntity, call: Call, spec: Any, *, connected: bool) -> HostEntity:
     world = compute.world
     if world.new_host is None:
-        raise faults.not_supported("The simulated vCenter knows no hosts besides those that it has.")
+        raise faults.not_supported("The simulated vCenter can only add hosts if it was built from a scenario.")
     host: HostEntity = world.new_host(compute, spec.hostName)
     host.state.connection = "connected" if connected else "disconnected"
     compute.touch("host", "summary", "datastore", "network")

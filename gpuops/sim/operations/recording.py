@@ -64,6 +64,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, An
 
 
 def _device_facts(device: PciDevice) -> dict[str, Any]:
+    """Return the key of a device and the kind and main value of its backing."""
     match device.backing:
         case VgpuBacking(type_name):
             facts: dict[str, Any] = {"vgpu": type_name}

@@ -140,6 +140,7 @@ def _forget_compute(compute: ComputeEntity) -> None:
 
 
 def _forget_host(host: HostEntity) -> None:
+    """Unregister a host, its managers and its datastore browser."""
     world, compute = host.world, host.compute_resource()
     compute.host_moids.remove(host.moid)
     for moid in host.state.datastores:

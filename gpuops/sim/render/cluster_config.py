@@ -72,6 +72,7 @@ def _ha(drs: DrsState) -> Any:
 
 
 def _admission(admission: HaAdmission) -> Any:
+    """Return the policy of HA's admission control: failover hosts, percentages, or a number of host failures."""
     if admission.failover_hosts is not None:
         hosts = [vim.HostSystem(moid) for moid in admission.failover_hosts]
         return vim.cluster.FailoverHostAdmissionControlPolicy(
@@ -107,6 +108,7 @@ def _group(group: Group) -> Any:
 
 
 def _rule(rule: ClusterRule) -> Any:
+    """Return a DRS rule between VMs, or between a group of VMs and groups of hosts."""
     rendered = VmomiSupport.GetWsdlType("urn:vim25", rule.kind)(
         key=rule.key,
         name=rule.name,

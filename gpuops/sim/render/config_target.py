@@ -19,7 +19,7 @@ from gpuops.sim.render import distributed, host_graphics
 from gpuops.sim.render.defaults import EPOCH, default, filled
 from gpuops.sim.render.devices import PLACEHOLDERS, devices
 from gpuops.sim.render.pci import group_info, offered_groups, pci_device
-from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
+from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import Template, VmState
 
 if TYPE_CHECKING:
@@ -53,7 +53,12 @@ def config_target(hosts: list[HostEntity]) -> Any:
         distributedVirtualSwitch=[
             distributed.switch_info(switch) for switch in dict.fromkeys(portgroup.switch() for portgroup in portgroups)
         ],
-        pciPassthrough=[device for state in states for device in _static_devices(state)],
+        pciPassthrough=[
+            vim.vm.PciPassthroughInfo(name=device.device_name, pciDevice=pci_device(device), systemId=state.system_id)
+            for state in states
+            for device in state.devices
+            if device.passthrough_active
+        ],
         sharedGpuPassthroughTypes=[vim.vm.PciSharedGpuPassthroughInfo(name=name, vgpu=name) for name in types],
         dynamicPassthrough=dynamic_devices(states),
         vgpuDeviceInfo=_distinct_by_name(item for state in states for item in host_graphics.vgpu_devices(state)),
@@ -81,14 +86,6 @@ def dynamic_devices(states: Iterable[HostState]) -> list[Any]:
         )
         for (vendor_id, device_id, label), device in offered.items()
     ]
-
-
-def _static_devices(state: HostState) -> list[Any]:
-    return [_static_device(state, device) for device in state.devices if device.passthrough_active]
-
-
-def _static_device(state: HostState, device: HostGpu | OtherHostDevice) -> Any:
-    return vim.vm.PciPassthroughInfo(name=device.device_name, pciDevice=pci_device(device), systemId=state.system_id)
 
 
 def _distinct_by_name(items: Iterable[Any]) -> list[Any]:

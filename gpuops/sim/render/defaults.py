@@ -124,6 +124,7 @@ class _FieldDefaults(NamedTuple):
 
 @cache
 def _field_defaults(kind: Any) -> _FieldDefaults:
+    """Return the defaults of a type: constants, and factories for lists and nested data objects."""
     constants: dict[str, Any] = dict(kind().__dict__)
     factories: list[tuple[str, Callable[[], Any]]] = []
     for field in kind._GetPropertyList():

@@ -126,6 +126,7 @@ def _sriov_card(vm: VmState, device: PciDevice, backing: SriovBacking, host: Hos
         connectable=Device.VirtualDevice.ConnectInfo(
             startConnected=True, allowGuestControl=True, connected=vm.power == "poweredOn", status="untried"
         ),
+        # the card with the first key, 13031, is adapter 2
         deviceInfo=vim.Description(
             label=f"SR-IOV network adapter {FIRST_SRIOV_KEY - device.key + 2}", summary=_summary(device)
         ),
@@ -217,6 +218,7 @@ def shape_of(vm: VmState, host: HostState) -> tuple[Any, ...]:
 
 
 def _controllers(vm: VmState) -> list[Any]:
+    """Return the controllers that every VM has, and its storage controllers."""
     # the PCI controller's `device` lists everything on it; 500 and 12000 are the keys of video card and VMCI device
     return [
         *(_ide_controller(vm, number) for number in range(len(IDE_KEYS))),
@@ -272,6 +274,7 @@ def _ide_controller(vm: VmState, number: int) -> Any:
 
 
 def _storage_controller(vm: VmState, controller: StorageController) -> Any:
+    """Return a SCSI, SATA or NVMe controller with the keys of the devices on it."""
     kind = VmomiSupport.GetWsdlType("urn:vim25", controller.kind)
     is_scsi = issubclass(kind, Device.VirtualSCSIController)
     name = "SCSI" if is_scsi else "SATA" if issubclass(kind, Device.VirtualSATAController) else "NVME"

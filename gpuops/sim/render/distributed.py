@@ -57,7 +57,7 @@ def effective_policy(inherited_policy: Any, own_setting: Any) -> Any:
 
     `inherited_policy` is for example the one of a port's port group (vSphere API, InheritablePolicy).
     """
-    if own_setting is None or own_setting.inherited:
+    if own_setting is None or own_setting.inherited:  # the complete policy is inherited
         if inherited_policy is None:
             return own_setting
         own_setting = type(inherited_policy)(inherited=True)

@@ -33,6 +33,7 @@ def managers() -> dict[str, tuple[Any, str]]:
 
 
 def config(host: HostEntity) -> Any:
+    """Return the HostConfigInfo."""
     state, seats = host.state, host.seats()
     gpus = state.for_admission(seats)
     return default(
@@ -60,6 +61,7 @@ def config(host: HostEntity) -> Any:
 
 
 def product(api_version: str) -> Any:
+    """Return the AboutInfo of the ESXi release that belongs to the API version."""
     numbers = api_version.split(".")
     release = ".".join((*numbers, "0")[:3])  # three numbers, for example 8.0.3
     return default(
@@ -98,6 +100,7 @@ def quick_stats(host: HostState, usage: tuple[int, int], now: datetime) -> Any:
 def summary(
     ref: Any, host: HostState, *, usage: tuple[int, int], now: datetime, custom: list[Any], release: str
 ) -> Any:
+    """Return the HostListSummary; `usage` is (MHz, MiB), `custom` the custom values."""
     return default(
         "HostListSummary",
         host=ref,
@@ -155,6 +158,7 @@ MIB: Final = 1 << 20
 
 
 def hardware(host: HostState) -> Any:
+    """Return the HostHardwareInfo."""
     model = host.model
     hz = model.cpu_mhz * 1_000_000
     return filled(
@@ -311,6 +315,7 @@ def _target(number: int, store: DatastoreEntity) -> Any:
 
 
 def _multipath(number: int, store: DatastoreEntity) -> Any:
+    """Return the only path to the disk of a datastore, as a logical unit."""
     lun_key, name = f"key-vim.host.MultipathInfo.LogicalUnit-{_canonical_name(store)}", f"{ADAPTER}:C0:T{number}:L0"
     return vim.host.MultipathInfo.LogicalUnit(
         key=lun_key,

@@ -124,6 +124,7 @@ def _group_key(name: str) -> str:
 def _group(host: HostState, group: PortGroup) -> Any:
     switch = next(candidate for candidate in host.network.switches if candidate.name == group.switch)
     kind = vim.host.NetworkPolicy
+    # empty policies: the port group inherits those of its switch
     inherited = kind(
         security=kind.SecurityPolicy(), nicTeaming=kind.NicTeamingPolicy(), shapingPolicy=kind.TrafficShapingPolicy()
     )
@@ -192,6 +193,7 @@ def _mac(host: HostState, last: int) -> str:
 
 
 def _vnic(host: HostState, number: int, adapter: KernelAdapter) -> Any:
+    """Return a VMkernel adapter; on a distributed switch it names its port instead of a port group."""
     address = adapter.ip or f"203.0.113.{_uuid_tail(host) % 250 + 1}"  # from the documentation range
     return vim.host.VirtualNic(
         device=adapter.device,

@@ -147,6 +147,7 @@ def _device(
     class_name: str,
     parent: str | None = None,
 ) -> Any:
+    """Return a HostPciDevice; `vendor` and `device` are (id, name), `subsystem` is (vendor id, device id)."""
     address = PciAddress.parse(pci_id)
     return filled(
         vim.host.PciDevice,

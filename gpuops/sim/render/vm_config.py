@@ -138,6 +138,7 @@ def cores_per_numa_node(vm: VmState) -> int:
 
 
 def device_groups(vm: VmState) -> Any:
+    """Return the VirtualDeviceGroups; None for a VM without device groups."""
     if not vm.groups:
         return None
     return vim.vm.VirtualDeviceGroups(

@@ -18,6 +18,7 @@ OVERHEAD_BYTES = 110 << 20
 
 
 def runtime(vm: VmState, *, now: datetime, connection: str, host_mhz: int) -> Any:
+    """Return the RuntimeInfo; `host_mhz` is the speed of the host's CPUs."""
     is_on = vm.power is Power.ON
     return default(
         "VirtualMachineRuntimeInfo",
@@ -60,6 +61,7 @@ def question(vm: VmState) -> Any:
 
 
 def quick_stats(vm: VmState, now: datetime) -> Any:
+    """Return the QuickStats: CPU in MHz, memory in MiB; both are 0 unless the VM runs."""
     is_on = vm.power is Power.ON
     usage_mhz = vm.cpu_usage_mhz if is_on else 0
     memory_mib = vm.guest_memory_mib if is_on else 0
@@ -129,6 +131,7 @@ def tools_running(vm: VmState) -> str:
 
 
 def guest(vm: VmState, vm_identity: Identity | None = None) -> Any:
+    """Return the GuestInfo; most fields are only set while VMware Tools run."""
     vm_identity = vm_identity or identity(vm)
     running = tools_running(vm) == "guestToolsRunning"
     return filled(

@@ -192,6 +192,7 @@ def add_direct_path(site: ScenarioSite) -> None:
 
 
 def _config(declared: DirectPathProfileDeclared) -> DirectPathConfig:
+    """Return the configuration of a declared DirectPath profile. Raises PolicyError."""
     if sum(map(bool, (declared.vgpu, declared.group, declared.devices))) != 1:
         raise PolicyError(f"DirectPath profile {declared.name}: declare exactly one of vgpu, group and devices")
     ids = []

@@ -120,8 +120,8 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
 
 def _restore_inventory(world: World, saved: dict[str, Any]) -> None:
     """Restore the inventory in an order in which each step finds its objects: new objects, VMs, moves, removals."""
-    for new_vm in saved["made"]:
-        restore_new_entity(world, new_vm)
+    for new_entity in saved["made"]:
+        restore_new_entity(world, new_entity)
     for moid in saved["removed"]["vms"]:
         leave(world.get(moid))
     for moid, values in saved["vms"].items():
@@ -144,6 +144,7 @@ def _vms(world: World) -> Iterator[tuple[str, Any]]:
 
 
 def _hosts(world: World) -> Iterator[tuple[str, Any]]:
+    """Yield (moid, JSON values) of the settings of each host and its devices."""
     for host in world.by_type("HostSystem"):
         state = host.state
         values = {
@@ -191,6 +192,7 @@ def _restore_vm(world: World, moid: str, state: VmState) -> None:
 
 
 def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:
+    """Set the saved settings of a host and its devices."""
     state = host.state
     _set_fields(state, HOST_FIELDS, values)
     host.attributes = {int(key): value for key, value in values["attributes"].items()}
@@ -274,8 +276,8 @@ def to_json(value: Any) -> Any:
             return str(value)
 
 
-def from_json(saved: Any, static: Any = None) -> Any:
-    """Return the vmomi value of JSON values from `to_json`; `static` is the declared type of its field."""
+def from_json(saved: Any, declared_type: Any = None) -> Any:
+    """Return the vmomi value of JSON values from `to_json`; `declared_type` is the type of its field."""
     if isinstance(saved, dict):
         kind = VmomiSupport.GetWsdlType("urn:vim25", saved[TYPE])
         if REFERENCE in saved:
@@ -286,8 +288,8 @@ def from_json(saved: Any, static: Any = None) -> Any:
                 setattr(instance, field.name, from_json(saved[field.name], field.type))
         return instance
     if isinstance(saved, list):
-        return static([from_json(element, static.Item) for element in saved])
-    return datetime.fromisoformat(saved) if static is datetime else saved
+        return declared_type([from_json(element, declared_type.Item) for element in saved])
+    return datetime.fromisoformat(saved) if declared_type is datetime else saved
 
 
 def save_network(world: World, untouched: World) -> dict[str, Any]:
@@ -337,6 +339,7 @@ def _network_to_json(entity: DistributedSwitchEntity | PortgroupEntity) -> dict[
 
 
 def _restore_switch(world: World, saved: dict[str, Any]) -> None:
+    """Make a saved distributed switch and its port groups again, with their old ids."""
     switch = VmwareDistributedVirtualSwitch(
         world, saved["moid"], saved["name"], saved["parent"], from_json(saved["kept"])
     )
@@ -394,6 +397,7 @@ def save_new_entities(world: World, untouched: World) -> list[dict[str, Any]]:
 
 
 def _entity_to_json(entity: Any) -> dict[str, Any]:
+    """Return the values from which `restore_new_entity` makes the object again."""
     fields = {"type": entity.wsdl_name, "moid": entity.moid, "name": entity.name, "parent": entity.parent}
     match entity:
         case FolderEntity():

@@ -240,6 +240,7 @@ def _wrong_entry(content: object) -> str:
 
 
 def _parameters(scenario: ScenarioFile, name: str, settings: str) -> dict[str, int]:
+    """Return the parameters of a scenario with settings such as `hosts=20,vms=200`. Raises PolicyError."""
     values = dict(scenario.parameters)
     for setting in filter(None, settings.split(",")):
         key, _, text = setting.partition("=")
@@ -249,5 +250,7 @@ def _parameters(scenario: ScenarioFile, name: str, settings: str) -> dict[str, i
         values[key] = int(text)
         least, most = scenario.limits.get(key, (1, values[key]))
         if not least <= values[key] <= most:
-            raise PolicyError(f"scenario {name}: {key}={text} is out of range", hint=f"from {least} to {most}")
+            raise PolicyError(
+                f"scenario {name}: {key}={text} is out of range", hint=f"use a value from {least} to {most}"
+            )
     return values

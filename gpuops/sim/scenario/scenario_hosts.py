@@ -86,7 +86,8 @@ class ScenarioSite:
         hosts = self.hosts.get(group)
         if not hosts:
             raise PolicyError(
-                f"the scenario has no host or group of hosts called {group!r}", hint=f"it has {', '.join(self.hosts)}"
+                f"the scenario has no host or group of hosts called {group!r}",
+                hint=f"use one of: {', '.join(self.hosts)}",
             )
         return hosts
 
@@ -101,7 +102,7 @@ class ScenarioSite:
     def _declaration_named(self, declared: Mapping[str, Declared], kind_name: str, name: str) -> Declared:
         if name not in declared:
             raise PolicyError(
-                f"the scenario has no {kind_name} {name!r:.80}", hint=f"it has {', '.join(declared)[:200]}"
+                f"the scenario has no {kind_name} {name!r:.80}", hint=f"use one of: {', '.join(declared)[:200]}"
             )
         return declared[name]
 
@@ -189,13 +190,14 @@ def add_declared_network_and_settings(site: ScenarioSite, host: HostSystem, decl
         nics_of_host = nic_names(host.state)
         if missing := [nic for nic in nics if nic not in nics_of_host]:
             raise PolicyError(
-                f"host {host.name} has no network port {missing[0]}", hint=f"it has {', '.join(nics_of_host)}"
+                f"host {host.name} has no network port {missing[0]}", hint=f"use one of: {', '.join(nics_of_host)}"
             )
         switch = _network_named(site, "distributed switch", name, DistributedSwitchEntity)
         set_proxy(switch, host, ProxySwitch(switch.moid, nics))
     for number, adapter in enumerate(declared.adapters, start=1):
         group = _network_named(site, "distributed port group", adapter.group, PortgroupEntity)
-        address = f"198.51.100.{len(list(site.world.by_type('HostSystem'))) % 250}"  # from the documentation range
+        # an address of the documentation range, by the number of hosts made so far
+        address = f"198.51.100.{len(list(site.world.by_type('HostSystem'))) % 250}"
         uuid, port = group.switch().uuid, free_port(group, group.switch().taken_ports())
         assert port is not None, "a port group of a scenario gets new ports when needed"
         kernel_adapter = KernelAdapter(f"vmk{number}", group.moid, address, adapter.mtu, adapter.services, uuid, port)
@@ -220,7 +222,7 @@ def _network_named(site: ScenarioSite, kind_name: str, name: str, kind: type[Kin
     if network is None:
         raise PolicyError(
             f"the scenario has no {kind_name} {name!r:.80}",
-            hint=f"it has {', '.join(candidate.name for candidate in candidates) or 'none'}",
+            hint=f"use one of: {', '.join(candidate.name for candidate in candidates) or 'none is declared'}",
         )
     return network
 
@@ -256,6 +258,7 @@ def _names(hosts: HostsDeclared, count: int) -> Iterator[str]:
 def _add_cluster(
     site: ScenarioSite, declared: ClusterDeclared, name: str, hosts: list[tuple[HostsDeclared, str]]
 ) -> None:
+    """Add a cluster, or the compute resource of a standalone host, with its hosts."""
     world, folder = site.world, site.datacenter.folders["host"]
     drs = DrsState(enabled=False) if declared.drs is None else DrsState(behavior=declared.drs)
     drs.options.update(declared.drs_options)
@@ -311,6 +314,7 @@ def _set_rules(drs: DrsState, as_read: ClusterAsRead) -> None:
 
 
 def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclared, name: str) -> HostSystem:
+    """Add a host with its declared hardware, network and settings to a cluster."""
     world = site.world
     as_read = declared.as_read
     # a host that a client adds later does not get networks that were removed meanwhile

@@ -74,11 +74,12 @@ def add_vms(site: ScenarioSite) -> None:
 
 
 def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSystem) -> None:
+    """Make the VM with this index of its declaration on the host, register it and set its power state."""
     world = site.world
-    read = declared.as_read
+    as_read = declared.as_read
     store = site.datastores[index % len(site.datastores)]
-    if read is not None and read.datastore is not None:
-        store = _datastore_read(site, declared, read.datastore)
+    if as_read is not None and as_read.datastore is not None:
+        store = _datastore_read(site, declared, as_read.datastore)
     network = (site.networks[0].moid, site.networks[0].name)
     devices, groups = _devices(declared, host, network)
     reserved = bool(devices) if declared.reserved is None else declared.reserved
@@ -112,12 +113,12 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
         guest_memory_mib=memory_mib // 4,  # every guest uses a quarter of its memory
         console_connections=declared.console_connections,
     )
-    if read is not None:
-        set_as_read(state, read)
-    vm = enter(VirtualMachine(world, read.moid if read is not None else new_moid(world, "vm"), state))
+    if as_read is not None:
+        set_as_read(state, as_read)
+    vm = enter(VirtualMachine(world, as_read.moid if as_read is not None else new_moid(world, "vm"), state))
     if declared.snapshot:
         snapshots.take(vm, declared.snapshot, "", memory=False, make=VirtualMachineSnapshot)
-    if read is None or not set_power_as_read(vm, read, _power_of(declared, index)):
+    if as_read is None or not set_power_as_read(vm, as_read, _power_of(declared, index)):
         _set_power(site, vm, _power_of(declared, index))
     if declared.question:
         question = declared.question
@@ -126,6 +127,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
 
 @cache
 def _template(guest: GuestDeclared, store: str) -> Template:
+    """Return the Template of a guest and datastore; equal arguments share one object."""
     login = GuestAccount(guest.login.username, guest.login.password) if guest.login else None
     programs = tuple(
         GuestProgram(program.path, program.takes_s, program.exit_code, program.prints, program.removes)
@@ -219,6 +221,7 @@ def _number_devices(backings: list[tuple[Backing, tuple[int, int] | None]]) -> I
 
 
 def _backing(device: DeviceDeclared, host: HostSystem, network: tuple[str, str]) -> Backing:
+    """Return the backing of a declared device. Raises PolicyError for a device that the host does not have."""
     if device.vgpu is not None:
         return VgpuBacking(device.vgpu)
     if device.dynamic is not None:
@@ -228,11 +231,17 @@ def _backing(device: DeviceDeclared, host: HostSystem, network: tuple[str, str])
         return DvxBacking("other")
     if device.sriov is not None:
         if device.sriov not in nic_addresses(host.state):
-            raise PolicyError(f"host {host.name} has no network card at {device.sriov!r}")
+            raise PolicyError(
+                f"host {host.name} has no network card at {device.sriov!r}",
+                hint=f"use one of: {', '.join(nic_addresses(host.state))}",
+            )
         return SriovBacking(device.sriov, NetworkCard(FIRST_SRIOV_KEY, SRIOV, *network))
     host_device = host.state.device(device.direct_path or "")
     if host_device is None:
-        raise PolicyError(f"host {host.name} has no passthrough device {device.direct_path!r}")
+        known = ", ".join(known_device.pci_id for known_device in host.state.devices) or "none exists"
+        raise PolicyError(
+            f"host {host.name} has no passthrough device {device.direct_path!r}", hint=f"use one of: {known}"
+        )
     device_id = f"{host_device.device_id:x}"
     return StaticBacking(
         host_device.pci_id, device_id, host.state.system_id, host_device.vendor_id, host_device.device_name
@@ -270,7 +279,10 @@ def _set_power(site: ScenarioSite, vm: VmEntity, word: str) -> None:
             if word == "fit":
                 return
             reasons = "; ".join(reason.message or "" for reason in refusal.faultMessage)
-            raise PolicyError(f"{vm.name} cannot run on {vm.host().name}: {refusal.msg} {reasons}".strip()) from refusal
+            raise PolicyError(
+                f"{vm.name} cannot run on {vm.host().name}: {refusal.msg} {reasons}".strip(),
+                hint="use `power: fit` to leave the VMs off that their host refuses",
+            ) from refusal
         state.power, state.boot_time = Power.ON, start - UPTIME
         state.guest_boots = state.template.boot_s is None
         state.seats, state.held = admitted.seats, admitted.held
@@ -283,16 +295,16 @@ _FIELDS_AS_READ: Final = (
 _POWERS: Final = {"on": Power.ON, "suspended": Power.SUSPENDED}
 
 
-def set_as_read(state: VmState, read: VmAsRead) -> None:
+def set_as_read(state: VmState, as_read: VmAsRead) -> None:
     """Set all that was read from a real VM except power, GPUs and held devices."""
     for name in _FIELDS_AS_READ:
-        setattr(state, name, getattr(read, name))
-    state.cores_per_numa_node = read.cores_per_numa_node or None
-    devices, is_grouped = state.devices, read.group is not None
-    if len(read.device_keys) == len(devices):
-        keys = zip(devices, read.device_keys, strict=True)
+        setattr(state, name, getattr(as_read, name))
+    state.cores_per_numa_node = as_read.cores_per_numa_node or None
+    devices, is_grouped = state.devices, as_read.group is not None
+    if len(as_read.device_keys) == len(devices):
+        keys = zip(devices, as_read.device_keys, strict=True)
         devices = tuple(replace(device, key=key, unit=FIRST_UNIT + key - FIRST_PCI_KEY) for device, key in keys)
-    state.groups = ((1, read.group),) if read.group is not None else state.groups
+    state.groups = ((1, as_read.group),) if as_read.group is not None else state.groups
     # devices without a NUMA node that was read get None
     state.devices = tuple(
         replace(
@@ -300,40 +312,40 @@ def set_as_read(state: VmState, read: VmAsRead) -> None:
             numa_node=node,
             group=(1, number) if is_grouped and isinstance(device.backing, VgpuBacking) else device.group,
         )
-        for number, (device, node) in enumerate(zip(devices, (*read.nodes, *(None for _ in devices)), strict=False))
+        for number, (device, node) in enumerate(zip(devices, (*as_read.nodes, *(None for _ in devices)), strict=False))
     )
 
 
-def set_power_as_read(vm: VmEntity, read: VmAsRead, word: str) -> bool:
+def set_power_as_read(vm: VmEntity, as_read: VmAsRead, word: str) -> bool:
     """Set the power state that was read from a real VM and return True.
 
     Returns False, with the VM off, if it ran but the GPUs that it ran on are not known.
     """
     state = vm.state
-    state.power, state.suspend_time = _POWERS.get(word, Power.OFF), read.suspended
+    state.power, state.suspend_time = _POWERS.get(word, Power.OFF), as_read.suspended
     if word == "suspended":  # no space is used up: the datastore's free space was read with this file on it
         state.suspend_file_mib = state.memory_mib
     if word != "on":
         return True
-    seats = _seats(vm, read)
+    seats = _seats(vm, as_read)
     if seats is None:
         state.power = Power.OFF
         return False
-    state.seats, state.held, state.boot_time = seats, _held_devices(state, read), read.booted
+    state.seats, state.held, state.boot_time = seats, _held_devices(state, as_read), as_read.booted
     return True
 
 
-def _seats(vm: VmEntity, read: VmAsRead) -> tuple[RunningVgpu, ...] | None:
+def _seats(vm: VmEntity, as_read: VmAsRead) -> tuple[RunningVgpu, ...] | None:
     """Return the slot of each vGPU on the GPU that was read for it.
 
     None = a GPU was not read, or the host does not have the GPU or its type.
     """
     vgpus = vm.state.vgpus
-    if len(read.gpus) != len(vgpus):
+    if len(as_read.gpus) != len(vgpus):
         return None
     seats: list[RunningVgpu] = []
-    starts = (*read.starts, *(None for _ in vgpus))
-    for vgpu, address, start in zip(vgpus, read.gpus, starts, strict=False):
+    starts = (*as_read.starts, *(None for _ in vgpus))
+    for vgpu, address, start in zip(vgpus, as_read.gpus, starts, strict=False):
         pci_id = str(PciAddress.parse(address))
         load = vm.host().state.for_admission((*vm.host().seats(), *seats))
         gpu = next((candidate for candidate in load if candidate.pci_id == pci_id), None)
@@ -347,12 +359,12 @@ def _seats(vm: VmEntity, read: VmAsRead) -> tuple[RunningVgpu, ...] | None:
     return tuple(seats)
 
 
-def _held_devices(state: VmState, read: VmAsRead) -> tuple[tuple[int, str], ...]:
+def _held_devices(state: VmState, as_read: VmAsRead) -> tuple[tuple[int, str], ...]:
     direct_path_devices = [
         device for device in state.devices if isinstance(device.backing, StaticBacking | DynamicBacking)
     ]
     return tuple(
         (device.key, pci_id)
-        for device, pci_id in zip(direct_path_devices, read.held, strict=False)
+        for device, pci_id in zip(direct_path_devices, as_read.held, strict=False)
         if pci_id is not None
     )

@@ -67,7 +67,7 @@ class SessionManager(ManagedObject):
             if session is None:
                 raise faults.not_found(f"There is no session {key}.")
             if session is call.session:
-                raise faults.wrong_argument("sessionId", "A session cannot end itself.")
+                raise faults.wrong_argument("sessionId", "A session cannot terminate itself; it ends with Logout.")
             self.world.sessions.close(session)
 
     @method
@@ -147,6 +147,7 @@ class AuthorizationManager(ManagedObject):
         return [self.world.authority.may(user, managed_object, privilege) for privilege in privId]
 
     def _availability(self, entities: list[Any], user: str, privileges: list[str]) -> list[Any]:
+        """Return for each entity which of these privileges the user has there."""
         entity_privileges = []
         for reference in entities:
             managed_object = self.world.get(reference)
@@ -194,6 +195,7 @@ class AuthorizationManager(ManagedObject):
 
     @method
     def RemoveAuthorizationRole(self, call: Call, roleId: int, failIfUsed: bool) -> None:
+        """Remove a role and its permissions. Raises RemoveFailed if it is in use and `failIfUsed` is set."""
         self._role_by_id(roleId)
         permissions_of_role = [
             permission for permission in self.world.authority.permissions if permission.role_id == roleId

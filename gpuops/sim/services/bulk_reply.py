@@ -175,6 +175,7 @@ class Selection:
         visited: set[tuple[str, int]],
         find: Find,
     ) -> None:
+        """Add the objects that the traversal specs reach from `start`, depth first; `skip` leaves out `start`."""
         waiting: list[tuple[ManagedObject, bool | None, Any]] = [(start, skip, select_set)]
         while waiting:
             managed_object, skipped, selects = waiting.pop()

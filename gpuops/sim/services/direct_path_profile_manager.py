@@ -95,6 +95,7 @@ class DirectPathProfileManager(ManagedObject):
         raise faults.wrong_argument("target")
 
     def _capacity_result(self, spec: Any, count: Callable[[DirectPathConfig], TypeCapacity]) -> Any:
+        """Return the CapacityInfo of a query, or CapacityUnknown with the fault of a query that names no profile."""
         try:
             profile = self._profile_of_query(spec)
         except vmodl.MethodFault as fault:
@@ -125,6 +126,7 @@ class DirectPathProfileManager(ManagedObject):
     def _store_profile(
         self, call: Call, profile: DirectPathProfileState, before: DirectPathProfileState | None
     ) -> None:
+        """Add or replace a profile and record it. Raises InvalidArgument, or AlreadyExists for the name."""
         if not 0 < len(profile.name) <= _LONGEST_NAME:
             raise faults.wrong_argument("name")
         if len(profile.description) > _LONGEST_DESCRIPTION:

@@ -76,6 +76,7 @@ class GuestProcessManager(ManagedObject):
 
     @method
     def StartProgramInGuest(self, call: Call, vm: Any, auth: Any, spec: Any) -> int:
+        """Start a program and return its process id; it only runs on this machine if the guest has real processes."""
         guest_vm = enter_guest(self.world, call, vm, auth, guest_operations.EXECUTE)
         owner = guest_operations.admit(guest_vm, auth)
         if guest_vm.state.template.real_processes:
@@ -93,6 +94,7 @@ class GuestProcessManager(ManagedObject):
 
     @method
     def ListProcessesInGuest(self, call: Call, vm: Any, auth: Any, pids: list[int]) -> list[Any]:
+        """Return the processes with these ids, or without ids all of them and those that every guest has."""
         guest_vm = enter_guest(self.world, call, vm, auth, guest_operations.QUERY)
         requested_processes = [
             process for process in self.processes if process.vm == guest_vm.moid and (not pids or process.pid in pids)
@@ -184,6 +186,7 @@ class GuestFileManager(ManagedObject):
 
     @method
     def InitiateFileTransferFromGuest(self, call: Call, vm: Any, auth: Any, guestFilePath: str) -> Any:
+        """Return size and URL of a download. Raises FileNotFound."""
         guest_vm = enter_guest(self.world, call, vm, auth, guest_operations.QUERY)
         if guest_vm.state.template.real_processes:
             return guest_operations.download(guest_vm, guestFilePath)

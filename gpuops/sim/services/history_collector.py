@@ -174,7 +174,7 @@ class EventManager(ManagedObject):
     @method
     def CreateCollectorForEvents(self, call: Call, filter: Any) -> EventHistoryCollector:
         if call.session is None:
-            raise vmodl.fault.InvalidRequest(msg="A collector belongs to a session.")
+            raise vmodl.fault.InvalidRequest(msg="A collector can only be made in a session: log in first.")
         return EventHistoryCollector(self.world, call.session, filter)
 
 
@@ -254,7 +254,7 @@ class TaskManager(ManagedObject):
     @method
     def CreateCollectorForTasks(self, call: Call, filter: Any) -> TaskHistoryCollector:
         if call.session is None:
-            raise vmodl.fault.InvalidRequest(msg="A collector belongs to a session.")
+            raise vmodl.fault.InvalidRequest(msg="A collector can only be made in a session: log in first.")
         return TaskHistoryCollector(self.world, call.session, filter)
 
 

@@ -145,7 +145,9 @@ class CustomFieldsManager(ManagedObject):
         field = self._field_by_key(key)
         target = self.world.get(entity)
         if field.applies_to and target.wsdl_name != field.applies_to:
-            raise faults.wrong_argument("entity", f"{field.name} is a field of {field.applies_to}")
+            raise faults.wrong_argument(
+                "entity", f"The field {field.name} only applies to objects of type {field.applies_to}."
+            )
         # no method of the API declares this privilege; vCenter checks it (vSphere security guide, required privileges)
         self.world.authority.require(call, target, "Global.SetCustomField")
         write_attribute(call, target, key, field.name, value)

@@ -103,7 +103,7 @@ class PerformanceManager(ManagedObject):
     def QueryPerfCounterByLevel(self, call: Call, level: int) -> list[Any]:
         """Raises InvalidArgument unless it is one of the levels 1 to 4 (vSphere API, PerfCounterInfo.level)."""
         if not 1 <= level <= 4:
-            raise faults.wrong_argument("level", f"There is no level {level}")
+            raise faults.wrong_argument("level", f"There is no statistics level {level}; the levels are 1 to 4.")
         return [_counter_info(counter) for counter in COUNTERS if counter.level <= level]
 
     # --- samples --------------------------------------------------------------------------------------------------
@@ -128,8 +128,8 @@ class PerformanceManager(ManagedObject):
         now = self.world.clock.now()
         end = min(spec.endTime or now, now)
         last = int(end.timestamp()) // interval_s * interval_s
-        first = now - _SPANS[interval_s]
-        start = max(spec.startTime or first, first)
+        earliest = now - _SPANS[interval_s]
+        start = max(spec.startTime or earliest, earliest)
         max_count = spec.maxSample if interval_s == REALTIME_S else None
         moments: list[datetime] = []
         while max_count is None or len(moments) < max_count:
@@ -194,6 +194,7 @@ def _normal_metric(
 def _csv_metric(
     managed_object: ManagedObject, moments: list[datetime], interval_s: int, series: dict[tuple[str, str], list[int]]
 ) -> Any:
+    """Return the samples as texts of comma-separated values."""
     return vim.PerformanceManager.EntityMetricCSV(
         entity=managed_object.ref,
         sampleInfoCSV=",".join(f"{interval_s},{moment:%Y-%m-%dT%H:%M:%SZ}" for moment in moments),

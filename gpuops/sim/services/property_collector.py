@@ -352,6 +352,7 @@ class PropertyCollector(ManagedObject):
 
     @method
     def CreateFilter(self, call: Call, spec: Any, partialUpdates: bool) -> PropertyFilter:
+        """Create a filter. Raises ManagedObjectNotFound for a missing start object, unless the spec allows that."""
         selection = Selection(spec, call.version)
         missing = [] if spec.reportMissingObjectsInResults else selection.find(self.find).missing
         if missing:
@@ -401,7 +402,7 @@ class PropertyCollector(ManagedObject):
             if self._cancels != cancels:
                 raise vmodl.fault.RequestCanceled(msg="The request was canceled.")
             if self._discarded:
-                raise vmodl.fault.ManagedObjectNotFound(msg="The property collector is gone.", obj=self.ref)
+                raise vmodl.fault.ManagedObjectNotFound(msg="The property collector has been destroyed.", obj=self.ref)
             return self._update_set(limit, call.encoding)
 
         update_set = self.world.wait(ready, timeout_s)

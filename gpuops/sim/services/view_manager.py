@@ -160,5 +160,5 @@ class ViewManager(ManagedObject):
 
 def _session(call: Call) -> ClientSession:
     if call.session is None:
-        raise vmodl.fault.InvalidRequest(msg="A view belongs to a session.")
+        raise vmodl.fault.InvalidRequest(msg="A view can only be made in a session: log in first.")
     return call.session

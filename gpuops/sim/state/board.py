@@ -133,7 +133,10 @@ def board(key: str) -> GpuBoard:
     """Return the GPU board of a catalogue key such as `a100`. Raises PolicyError for an unknown key."""
     catalog_board = load(boards=[key]).board(key)
     if catalog_board is None:
-        raise PolicyError(f"no GPU {key!r} in the catalogue", hint="the keys are the file names in gpuops/catalog/gpus")
+        raise PolicyError(
+            f"no GPU {key!r} in the catalogue",
+            hint="use the name of a file in gpuops/catalog/gpus without .yaml, such as a100",
+        )
     identity = catalog_board.pci_ids[0]
     return GpuBoard(
         name=catalog_board.name,

@@ -72,10 +72,11 @@ class DirectPathState:
 
 def count_more_vgpus(vgpu: str, gpus: Sequence[GpuLoad]) -> int:
     """Return how many more vGPUs of the type fit on these GPUs of one host; their order does not matter."""
-    return sum(
-        _count_on_gpu(vgpu, _GpuSituation(gpu.board.name, gpu.mode, gpu.serves_vgpus, _running_types(gpu), gpu))
-        for gpu in gpus
-    )
+    count = 0
+    for gpu in gpus:
+        running = tuple((seat.type.name, seat.start) for seat in gpu.seats)
+        count += _count_on_gpu(vgpu, _GpuSituation(gpu.board.name, gpu.mode, gpu.serves_vgpus, running, gpu))
+    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,6 @@ class _GpuSituation:
     running: tuple[tuple[str, int | None], ...]
     """(type, start), in the order in which they came."""
     gpu: GpuLoad = field(compare=False)
-
-
-def _running_types(gpu: GpuLoad) -> tuple[tuple[str, int | None], ...]:
-    return tuple((seat.type.name, seat.start) for seat in gpu.seats)
 
 
 @lru_cache(maxsize=8192)

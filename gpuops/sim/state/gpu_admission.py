@@ -183,6 +183,7 @@ def _driver_refusal(requested_vgpus: Sequence[WantedVgpu], deviation: Deviation)
 def _seat_vgpu(
     vm: str, wish: WantedVgpu, gpus: Iterable[GpuLoad], policy: VgpuPolicy, deviation: Deviation
 ) -> RunningVgpu | NotAdmitted:
+    """Return a slot for the vGPU on the first GPU in order that takes it, or the reasons of all GPUs."""
     reasons = []
     for gpu in _in_order_of_choice(gpus, policy, deviation.gpus):
         if wish.pin is not None and gpu.pci_id != wish.pin:
@@ -287,8 +288,8 @@ def _instance_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | N
 def _lowest_or_highest_start(
     order: StartOrder, size: int, starts: Iterable[int], used_ranges: Iterable[tuple[int, int]]
 ) -> int | None:
-    free = [start for start in starts if _is_free(start, size, tuple(used_ranges))]
-    return (min if order is StartOrder.LOWEST else max)(free, default=None)
+    free_starts = [start for start in starts if _is_free(start, size, tuple(used_ranges))]
+    return (min if order is StartOrder.LOWEST else max)(free_starts, default=None)
 
 
 def _instance_with_room(gpu: GpuLoad, type_: VgpuType, requested_instance: GpuInstance) -> int | None:
@@ -306,14 +307,14 @@ def _least_fragmenting(
 ) -> int | None:
     """Return the free start after which most starts of all shapes stay free (the lowest of equals); None = none."""
 
-    def room_after(start: int) -> int:
+    def count_free_starts_after(start: int) -> int:
         after = [*used_ranges, (start, start + size)]
         return sum(
             _is_free(shape_start, width, after) for width, starts_of_shape in shapes for shape_start in starts_of_shape
         )
 
-    free = [start for start in starts if _is_free(start, size, used_ranges)]
-    return max(free, key=lambda start: (room_after(start), -start), default=None)
+    free_starts = [start for start in starts if _is_free(start, size, used_ranges)]
+    return max(free_starts, key=lambda start: (count_free_starts_after(start), -start), default=None)
 
 
 def _is_free(start: int, size: int, used_ranges: Iterable[tuple[int, int]]) -> bool:

@@ -371,6 +371,7 @@ class HostState:
 
     @property
     def reboot_required(self) -> bool:
+        """Whether a setting waits for a reboot: passthrough, graphics type, virtual functions or module options."""
         return (
             any(
                 (gpu.passthrough_enabled != gpu.passthrough_active and not gpu.waits_for_maintenance)

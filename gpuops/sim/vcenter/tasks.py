@@ -25,7 +25,7 @@ from gpuops.sim.core.call import Call
 from gpuops.sim.core.sessions import ClientSession
 from gpuops.sim.core.sim_clock import ClockMode
 from gpuops.sim.core.task_object import Task, TaskState
-from gpuops.sim.fault_injection.rule import AwaitingAnswer, lingering, waits_for_answer
+from gpuops.sim.fault_injection.rule import AwaitingAnswer, must_wait_for_answer, with_lingering_gpus
 
 if TYPE_CHECKING:
     from gpuops.sim.core.managed_object import ManagedObject
@@ -305,13 +305,13 @@ class Tasks:
             elif trouble.early_s:
                 self._store.clock.schedule(trouble.early_s, lambda: self._apply(task, finish))
                 self._end(task)
-            elif trouble.asks and waits_for_answer(self._store, task.entity):
+            elif trouble.asks and must_wait_for_answer(self._store, task.entity):
                 task.has_asked_question = True
                 AwaitingAnswer(self._store, task.entity, complete)
             elif self._apply(task, finish):
                 self._end(task)
 
-        return lingering(task, complete, trouble.lingers_s)
+        return with_lingering_gpus(task, complete, trouble.lingers_s)
 
     def _apply(self, task: Task, effect: Effect | None) -> bool:
         """Run the effect and store its result in the task; False if it raised, after the task has ended in error."""
@@ -334,7 +334,7 @@ class Tasks:
         self._unfinished.pop(task.moid, None)
         self._remove_from_queue(task)
         self._entity_changed(task)
-        self._store.clock.schedule(RETIREMENT_S, lambda: self._retire(task), background=True)
+        self._store.clock.schedule(RETIREMENT_S, lambda: self.forget(task), background=True)
         if self._running.get(task.entity.moid) is task:
             del self._running[task.entity.moid]
             self._begin_next(task.entity)
@@ -351,9 +351,6 @@ class Tasks:
         moid = task.entity.moid
         if self.waits(task):
             self._waiting[moid] = deque(work for work in self._waiting[moid] if work.task is not task)
-
-    def _retire(self, task: Task) -> None:
-        self.forget(task)
 
     def _entity_changed(self, task: Task) -> None:
         manager = self._store.find("TaskManager")

@@ -153,6 +153,7 @@ def _check_enumeration(vapi_value: object, expected: Enumeration) -> None:
 
 
 def _check_structure(vapi_value: object, expected: StructureType) -> None:
+    """Check the fields of a structure: no unknown ones, and none missing except the optional ones."""
     struct_fields = structure(vapi_value)
     for name, field_value in struct_fields.items():
         # newer clients send fields that are unset (vmware-vapi-runtime, bindings/skeleton.py, check_for_unknown_fields)

@@ -71,10 +71,10 @@ class MethodCall(Protocol):
     def start_types(self) -> Iterable[str]:
         """The types of the objects that a bulk read starts from."""
 
-    def reply(self, result: Any, static: Any) -> tuple[int, bytes]:
+    def reply(self, result: Any, declared_type: Any) -> tuple[int, bytes]:
         """The HTTP status and body with a method's result."""
 
-    def property_reply(self, fragment: bytes, static: Any) -> tuple[int, bytes]:
+    def property_reply(self, fragment: bytes, declared_type: Any) -> tuple[int, bytes]:
         """The HTTP status and body with the value of a property of this declared type."""
 
     def fault_reply(self, fault: Any) -> bytes:
@@ -204,7 +204,7 @@ class Dispatcher:
         fragment = self.world.fragments.read(receiver, path, call.encoding)
         if call.session is not None and self.world.authority.hidden(call.user, receiver, (path,)):
             raise refusal(receiver, reading_privilege(receiver.wsdl_name, path))
-        return request.property_reply(fragment, resolve(receiver.wsdl_name, path, call.version).static)
+        return request.property_reply(fragment, resolve(receiver.wsdl_name, path, call.version).declared_type)
 
     def _invoke(self, receiver: ManagedObject, request: MethodCall, call: Call) -> tuple[int, bytes]:
         info = self._method_info(receiver, request, call.version)

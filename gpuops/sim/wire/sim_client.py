@@ -14,7 +14,6 @@ import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -63,7 +62,8 @@ def read(path: Path) -> ReadyFile:
         if not is_missing(error):
             raise
         raise TargetError(
-            f"no simulated vCenter has written {path}", hint=f"start one with: gpuops sim serve --ready-file {path}"
+            f"there is no ready file {path}: no simulated vCenter has written it",
+            hint=f"start one with: gpuops sim serve --ready-file {path}",
         ) from None
     try:
         return _check_types(ReadyFile(**parse_json(text)))
@@ -134,7 +134,10 @@ class SimClient:
                 reply = connection.getresponse()
                 return _check_status(reply.status, reply.read())
         except (OSError, http.client.HTTPException) as error:
-            raise VcenterUnreachable(f"no simulated vCenter answers at {self._ready.url}: {error}") from error
+            raise VcenterUnreachable(
+                f"no simulated vCenter answers at {self._ready.url}: {error}",
+                hint="start it again with: gpuops sim serve --ready-file FILE",
+            ) from error
 
     def _connection(self, scheme: str, host: str, port: int) -> http.client.HTTPConnection:
         if scheme == "http":
@@ -144,6 +147,7 @@ class SimClient:
 
 
 def _check_status(status: int, content: bytes) -> Any:
+    """Return the JSON of a reply. Raises an error for a status of 400 or more, and for a reply that is not JSON."""
     try:
         document = parse_json(content) if content else None
     except ValueError as error:
@@ -200,7 +204,8 @@ def start(path: Path, options: list[str]) -> ReadyFile:
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
-            env=_without_secrets(os.environ),
+            # without the passwords of real vCenters and journals, which a simulated vCenter does not need
+            env={name: value for name, value in os.environ.items() if not name.startswith(_SECRET_PREFIXES)},
         )
         assert process.stdout is not None
         # it prints its first line when it listens, after the ready file is written; without a line it has ended
@@ -215,11 +220,6 @@ def start(path: Path, options: list[str]) -> ReadyFile:
         log_lines = log.read().strip().splitlines()
     reason = log_lines[0] if log_lines else "it wrote no error message"
     raise UsageError(f"the simulated vCenter did not start: {reason}", hint=f"read its log {path}.log")
-
-
-def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without variables for real vCenters and journals: a simulated vCenter uses none of them."""
-    return {name: value for name, value in environ.items() if not name.startswith(_SECRET_PREFIXES)}
 
 
 def stop(path: Path, ready_file: ReadyFile) -> None:

@@ -92,13 +92,17 @@ class SoapRequest:
             if isinstance(element.tag, str) and element.tag.rsplit("}", 1)[-1] == "obj":
                 yield element.get("type", "")
 
-    def reply(self, result: Any, static: Any) -> tuple[int, bytes]:
+    def reply(self, result: Any, declared_type: Any) -> tuple[int, bytes]:
         """The HTTP status and body with a method's result; a void or unset one has no returnval."""
-        parts = result.parts if isinstance(result, Encoded) else [_encode_return(result, static, self.version).encode()]
+        parts = (
+            result.parts
+            if isinstance(result, Encoded)
+            else [_encode_return(result, declared_type, self.version).encode()]
+        )
         head, tail = f'{_HEAD}<{self.method}Response xmlns="{self.namespace}">', f"</{self.method}Response>{_TAIL}"
         return 200, b"".join((head.encode(), *parts, tail.encode()))
 
-    def property_reply(self, fragment: bytes, static: Any) -> tuple[int, bytes]:
+    def property_reply(self, fragment: bytes, declared_type: Any) -> tuple[int, bytes]:
         """The HTTP status and body with the value of a property; without a returnval if it is unset."""
         # a fragment is <val ...>...</val>: 4 and 6 are the lengths of `<val` and `</val>`
         returnval = [b"<returnval", fragment[4:-6], b"</returnval>"] if fragment else []
@@ -239,17 +243,13 @@ def _property_spec(text: bytes, version: str) -> Any:
     return _value(text, _PROPERTY_SPEC, version)
 
 
-def _encode_return(result: Any, static: Any, version: str) -> str:
-    if result is None or static is type(None):
+def _encode_return(result: Any, declared_type: Any, version: str) -> str:
+    if result is None or declared_type is type(None):
         return ""
     writer = encoder(version)
-    if issubclass(static, list):
-        return writer.array("returnval", result, static)
-    return writer.element("returnval", _as_reference(result), static)
-
-
-def _as_reference(result: Any) -> Any:
-    return result.ref if isinstance(result, ManagedObject) else result
+    if issubclass(declared_type, list):
+        return writer.array("returnval", result, declared_type)
+    return writer.element("returnval", result.ref if isinstance(result, ManagedObject) else result, declared_type)
 
 
 def fault_reply(fault: Any, version: str) -> bytes:
@@ -297,6 +297,7 @@ def _list_policies(resourceType: Any, profileCategory: str | None) -> Any:  # no
 
 
 def _read_policies(profileIds: Any) -> Any:  # noqa: N803 - the API's names
+    """Return the storage policies with these ids. Raises InvalidArgument."""
     keys = [profile.uniqueId for profile in profileIds]
     if not keys or any(key not in POLICIES for key in keys):
         raise faults.wrong_argument("profileIds")
@@ -345,6 +346,7 @@ def answer_storage_policies(world: World, action: str, body: bytes, cookie: str)
 
 
 def _reply(world: World, request: SoapRequest, *, logged_in: bool) -> tuple[int, bytes]:
+    """Return (HTTP status, reply) of a method of the storage policy service. Raises a vmodl fault."""
     try:
         info = VmomiSupport.GetWsdlMethod(PBM_NAMESPACE, request.method).info
     except KeyError:

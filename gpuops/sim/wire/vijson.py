@@ -112,20 +112,20 @@ class JsonRequest:
             for start in _list(_dict(spec).get("objectSet")):
                 yield str(_dict(_dict(start).get("obj")).get("type", ""))
 
-    def reply(self, result: Any, static: Any) -> tuple[int, bytes]:
+    def reply(self, result: Any, declared_type: Any) -> tuple[int, bytes]:
         """The HTTP status and body with a method's result; a void or unset one has no body."""
         if isinstance(result, Encoded):
             return 200, b"".join(result.parts)
-        if result is None or static is type(None):
+        if result is None or declared_type is type(None):
             return 204, b""
         vmomi_value = result.ref if isinstance(result, ManagedObject) else result
-        return 200, json_encoder(self.version).document(vmomi_value, static)
+        return 200, json_encoder(self.version).document(vmomi_value, declared_type)
 
-    def property_reply(self, fragment: bytes, static: Any) -> tuple[int, bytes]:
+    def property_reply(self, fragment: bytes, declared_type: Any) -> tuple[int, bytes]:
         """The HTTP status and body with the value of a property; no body if it is unset."""
         if not fragment:
             return 204, b""
-        return 200, fragment if static is object else without_box(fragment)
+        return 200, fragment if declared_type is object else without_box(fragment)
 
     def fault_reply(self, fault: Any) -> bytes:
         """The body of a reply with a fault."""
@@ -143,6 +143,7 @@ class JsonRequest:
         return document
 
     def _argument(self, json_value: object, parameter: Any) -> Any:
+        """Return a parameter as a pyVmomi value. Raises a vmodl fault for a missing or unreadable one."""
         if json_value is None and issubclass(parameter.type, list):
             return parameter.type()
         if json_value is None and parameter.flags & VmomiSupport.F_OPTIONAL:
@@ -262,6 +263,7 @@ def _fault(json_value: object, expected: Any, version: str) -> Any:
 
 
 def _structure(json_value: object, expected: Any, version: str) -> Any:
+    """Return a data object. Raises Untyped, OfOtherType or Unreadable."""
     fields = dict(_fields(json_value))
     if TYPE_NAME not in fields:
         raise Untyped(f"Invalid MoRef field: {next(iter(fields), '')}")  # vCenter's text: it then expects a reference
@@ -310,6 +312,7 @@ def _number_value(json_value: float, expected: Any) -> Any:
 
 
 def _text_value(json_value: str, expected: Any) -> Any:
+    """Return the value of a text for this type; None if the text is not a value of it."""
     if expected is datetime:
         return _moment(json_value)
     if expected is VmomiSupport.binary:

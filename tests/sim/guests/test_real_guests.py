@@ -245,7 +245,7 @@ def test_real_processes_are_of_a_scenario_that_says_so_and_of_time_that_passes(t
     text = Path(SCENARIO).read_text(encoding="utf-8")
     windows = tmp_path / "windows.yaml"
     windows.write_text(text.replace("processes: real", "processes: real, linux: false"), encoding="utf-8")
-    with pytest.raises(PolicyError, match="a Windows guest runs no real processes"):
+    with pytest.raises(PolicyError, match="only a Linux guest can run real processes"):
         build(str(windows), clock=ClockMode.VIRTUAL)
     with start("lab", clock="virtual") as lab:
         assert not any(vm.state.template.real_processes for vm in lab.world.by_type("VirtualMachine"))

@@ -99,7 +99,7 @@ def test_a_vm_with_paravirtual_rdma_runs_and_moves_between_hosts_that_are_ready(
 @pytest.mark.long
 def test_a_host_without_the_tag_refuses_the_power_on_until_it_has_one(lab: Lab) -> None:
     clone(lab, "node-1", rdma_card(lab), host="esx-04.trn")
-    for adapter, words in (("", "names no VMkernel adapter"), ("vmk7", "names vmk7, which it has not")):
+    for adapter, words in (("", "names no VMkernel adapter"), ("vmk7", "names vmk7, which the host does not have")):
         tag(lab, "esx-04.trn", adapter)
         with pytest.raises(vim.fault.GenericVmConfigFault, match=words):
             lab.power_on("node-1", "esx-04.trn")

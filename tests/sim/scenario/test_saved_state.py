@@ -180,7 +180,7 @@ def test_a_ledger_that_was_cut_is_refused(tmp_path: Path) -> None:
     document = json.loads(state.read_text(encoding="utf-8"))
     del document["ledger"][0]
     state.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(StateDamaged, match="its ledger has a gap"):
+    with pytest.raises(StateDamaged, match="the entries of its ledger are not numbered"):
         start("lab", tls=False, clock="stepped", state=state)
 
 
@@ -193,7 +193,7 @@ def test_a_vm_with_an_unknown_id_is_refused(tmp_path: Path, key: str) -> None:
     [vm] = document["vms"].values()
     vm[key] = "unknown-1"
     state.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(StateDamaged, match="it names 'unknown-1', which is not there"):
+    with pytest.raises(StateDamaged, match="it refers to 'unknown-1', which does not exist"):
         start("lab", tls=False, clock="stepped", state=state)
 
 
@@ -205,7 +205,7 @@ def test_an_unknown_id_of_a_section_is_refused(tmp_path: Path, section: str) -> 
     document = json.loads(state.read_text(encoding="utf-8"))
     document[section]["unknown-1"] = {}
     state.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(StateDamaged, match="it names 'unknown-1', which is not there"):
+    with pytest.raises(StateDamaged, match="it refers to 'unknown-1', which does not exist"):
         start("lab", tls=False, clock="stepped", state=state)
 
 

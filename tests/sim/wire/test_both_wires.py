@@ -168,7 +168,7 @@ def one_by_one(client: JsonClient, obj: ManagedObject) -> Iterator[str]:
         bare = value["_value"] if set(value) == {"_typeName", "_value"} else value
         if read.status != 200 or (read.document != bare and (obj.wsdl_name, name) not in OF_THE_CALLER):
             yield f"{name}: {read}"
-        decode(read.document, resolve(obj.wsdl_name, name, VERSION).static)
+        decode(read.document, resolve(obj.wsdl_name, name, VERSION).declared_type)
 
 
 def format_value(value: Any) -> str:

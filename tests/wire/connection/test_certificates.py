@@ -84,7 +84,7 @@ def one_server(certificates: dict[str, Shown]) -> Iterator[Watched]:
 
 @pytest.fixture
 def watched_server(one_server: Watched) -> Watched:
-    one_server.use_certificates("good")
+    one_server.show("good")
     one_server.received.clear()
     one_server.swap = None
     return one_server
@@ -131,7 +131,7 @@ def _begin(watched_server: Watched, certificate: str) -> str:
     watched_server.swap = swaps.get(certificate)
     if watched_server.swap is not None:
         return "good"
-    watched_server.use_certificates(certificate)
+    watched_server.show(certificate)
     return certificate
 
 
@@ -169,7 +169,7 @@ def _reconnect(watched_server: Watched, certificate: str, pin: str) -> bool:
     with session:
         session.read(session.instance.CurrentTime)
         watched_server.received.clear()
-        watched_server.use_certificates(becomes.get(certificate, certificate))
+        watched_server.show(becomes.get(certificate, certificate))
         try:
             session.read(session.instance.CurrentTime)  # pyVmomi's way
             typed = True
@@ -192,7 +192,7 @@ def test_another_certificate_is_named_and_what_to_do(watched_server: Watched) ->
 
 
 def test_a_pin_holds_where_verification_is_switched_off(watched_server: Watched) -> None:
-    watched_server.use_certificates("self-signed")
+    watched_server.show("self-signed")
     pinned = changed(target_of(watched_server, watched_server.of["self-signed"].sha256), verify=False)
     _open(pinned)
     watched_server.received.clear()
@@ -215,11 +215,11 @@ def test_tags_are_asked_of_the_pinned_server_only(watched_server: Watched) -> No
         inventory = collect.inventory(session)
         with_tags(session, inventory)
         watched_server.received.clear()
-        watched_server.use_certificates("renewed")
+        watched_server.show("renewed")
         with pytest.raises(NotTrusted, match="pinned"):
             with_tags(session, inventory)
         assert watched_server.received == []
-        watched_server.use_certificates("good")
+        watched_server.show("good")
 
 
 @contextmanager

@@ -99,6 +99,7 @@ def _datastore(host: HostEntity, name: str, files: Any) -> DatastoreEntity:
 def _empty_state(
     folder: FolderEntity, name: str, config: Any, pool: Any, host: HostEntity, store: DatastoreEntity
 ) -> VmState:
+    """Return the state of a new VM that has only name, place, guest system and hardware version."""
     guest = config.guestId or "otherGuest"
     new_state = VmState(
         name=name,

@@ -74,6 +74,7 @@ def apply_device_changes(vm: VmEntity, state: VmState, changes: Sequence[Any], g
 
 
 def _apply_one_change(vm: VmEntity, state: VmState, index: int, change: Any, added_keys: list[int]) -> None:
+    """Add, edit or remove one passthrough device or SR-IOV card; `index` is its place in deviceChange."""
     device = change.device
     is_card = isinstance(device, vim.vm.device.VirtualSriovEthernetCard)
     if not is_card and not isinstance(device, Passthrough):
@@ -140,6 +141,7 @@ def _find_device(state: VmState, index: int, key: int, *, is_card: bool) -> PciD
 
 
 def _new_backing(vm: VmEntity, state: VmState, index: int, backing: Any) -> Backing:
+    """Return the state of a backing. Raises InvalidDeviceBacking for one that names no device."""
     match backing:
         case Passthrough.VmiopBackingInfo():
             return _vgpu_backing(vm, index, backing)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.distributed_switches import connection, with_own_ports
+from gpuops.sim.operations.distributed_switches import connected_card_fields, with_own_ports
 from gpuops.sim.render.devices import disk_file
 from gpuops.sim.state.hardware import (
     FIRST_CARD,
@@ -164,6 +164,7 @@ def _base_kind(kind: str) -> str:
 
 
 def _new_disk(change: _Change, index: int, spec: Any) -> Disk:
+    """Return a new disk with an empty file. Raises faults for an existing file, a wrong size or a full datastore."""
     device, backing = spec.device, spec.device.backing
     if not isinstance(backing, Device.VirtualDisk.FlatVer2BackingInfo):
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "A disk needs a backing of type FlatVer2.")
@@ -266,7 +267,7 @@ def network_of(
     host does not have the network.
     """
     if isinstance(backing, Device.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
-        return connection(vm, cards, index, backing.port, existing_card)
+        return connected_card_fields(vm, cards, index, backing.port, existing_card)
     if isinstance(backing, Device.VirtualEthernetCard.NetworkBackingInfo):
         for moid in vm.host().state.networks:
             network = vm.world.get(moid)
@@ -294,6 +295,7 @@ def _iso(backing: Any) -> str:
 
 
 def _edit_part(change: _Change, index: int, existing: Part, device: Any) -> Part:
+    """Return a disk, network card or drive with the changes of the spec."""
     match existing:
         case Disk():
             kib = _requested_kib(existing, device)

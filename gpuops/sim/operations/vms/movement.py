@@ -107,12 +107,12 @@ def _move(
 
     def estimate_duration_s() -> float:
         gib = (vm.state.memory_mib + sum(seat.type.framebuffer_mib for seat in vm.state.seats)) / 1024
-        move_s = gib / VMOTION_GIB_PER_S if _is_hot(vm, host) else COLD_MOVE_S
+        move_s = gib / VMOTION_GIB_PER_S if _moves_with_vmotion(vm, host) else COLD_MOVE_S
         return move_s + (vm.state.hardware.gib / DISK_GIB_PER_S if store not in (None, vm.datastore()) else 0.0)
 
     def begin() -> None:
         nonlocal is_vmotion
-        is_vmotion = _is_hot(vm, host)
+        is_vmotion = _moves_with_vmotion(vm, host)
         vm.refuse_while_question_pending()
         if folder is not None:
             require_vm_folder(folder)
@@ -138,15 +138,15 @@ def _move(
 
 def refuse_move(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None = None) -> None:
     """Raises the fault with which a move to the host is refused at its start; a running VM would move with vMotion."""
-    is_vmotion = _is_hot(vm, host)
+    is_vmotion = _moves_with_vmotion(vm, host)
     if host.state.connection != "connected" or (host.state.in_maintenance and is_vmotion):
-        raise faults.wrong_state(f"The host {host.name} cannot take virtual machines now.")
+        raise faults.wrong_state(f"The host {host.name} is disconnected or in maintenance mode.")
     _require_visible_files(vm, host, store)
     if is_vmotion:
         require_migratable(vm, host)
 
 
-def _is_hot(vm: VmEntity, host: HostEntity) -> bool:
+def _moves_with_vmotion(vm: VmEntity, host: HostEntity) -> bool:
     """Whether a move to the host is vMotion: the VM runs on another host."""
     return vm.state.power is Power.ON and host is not vm.host()
 

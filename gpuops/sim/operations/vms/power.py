@@ -195,7 +195,7 @@ def require_suspendable(vm: VmEntity) -> None:
     """
     _require_on(vm)
     if vm.state.has_fixed_devices:
-        raise faults.not_supported("The virtual machine has a passthrough device that cannot be suspended.")
+        raise faults.not_supported("A virtual machine with a passthrough device cannot be suspended.")
     types_without_suspend = vm.host().state.no_suspend
     refused_types = [vgpu.type_name for vgpu in vm.state.vgpus if vgpu.type_name in types_without_suspend]
     if refused_types:
@@ -258,6 +258,7 @@ def _require_space(vm: VmEntity, size_mib: int) -> None:
 
 
 def _finish_suspend(vm: VmEntity, call: Call, size_mib: int) -> None:
+    """Write the suspended memory to the datastore and free the GPUs, or raise the fault of a refusal."""
     # Checked again: while the task ran, the guest may have shut down, or other VMs may have filled the datastore.
     try:
         require_suspendable(vm)

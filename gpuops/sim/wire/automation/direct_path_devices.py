@@ -121,6 +121,7 @@ class DirectPathDevices:
         raise operation_not_found(service, operation)
 
     def _list(self, parameters: Mapping[str, Any], user: str) -> Struct:
+        """Return the passthrough-capable devices of a host, filtered by id."""
         host: Any = self._find_host(parameters["host"], user)
         paging = parameters.get("iteration_spec") or {}
         if paging.get("marker"):
@@ -150,6 +151,7 @@ class DirectPathDevices:
         return Struct(f"{DEVICES}.info", fields)
 
     def _gpu_fields(self, host: HostEntity, gpu: HostGpu) -> dict[str, Any]:
+        """Return the fields of a GPU: modes, driver, memory in MiB, VMs and DirectPath profiles."""
         holders = {
             vm.moid for vm in host.running_vms() if gpu.pci_id in (held_pci_id for _, held_pci_id in vm.state.held)
         }
@@ -276,7 +278,7 @@ class _ConfigureTask:
         ended, self._seen = self._seen, True
         status = "RUNNING" if not ended else "SUCCEEDED" if self._error is None else "FAILED"
         result = Struct(f"{DEVICES}.configure_result", {"configure_impacts": OptionalValue(self._impacts)})
-        # not a fault: only its `localizable_message`, the type of this field too
+        # a VapiFault only to make its LocalizableMessage, which is also the type of these fields
         message = VapiFault("", "Configure a DirectPath device", message_id=f"{DEVICES}.configure").message()
         progress = {"total": 100, "completed": 100 if ended else 0, "message": message}
         fields = {

@@ -287,6 +287,7 @@ def _untyped(vapi_value: Any) -> Any:
 
 
 def _typed_json(vapi_value: Any) -> Any:
+    """Return the value as vAPI's typed JSON, with names around structures and optionals."""
     match vapi_value:
         case Struct():
             return {

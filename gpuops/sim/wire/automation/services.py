@@ -93,6 +93,7 @@ class VapiServices:
         return session
 
     def _session_operation(self, session: ClientSession, operation: str) -> Any:
+        """Delete a session, or return its user and times. Raises VapiFault."""
         match operation:
             case "delete":
                 self._world.sessions.close(session)

@@ -179,6 +179,7 @@ def _cdrom(drive: Any, controllers: Mapping[int, Any]) -> Struct:
 
 
 def _network_backing(backing: Any) -> Struct:
+    """Return the backing of a network card on a distributed or a standard port group."""
     backing_fields: dict[str, Any]
     if isinstance(backing, Device.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
         port = backing.port
