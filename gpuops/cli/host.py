@@ -63,8 +63,8 @@ def scheduler_set(
 ) -> None:
     """Set the scheduler policy of GPUs, in the options of their hosts' nvidia kernel module.
 
-    It is in force after the next reboot of each host, which `--reboot rolling` does too.
-    Every other option stays as it is. A second run changes nothing and says so.
+    It takes effect after the next reboot of each host; `--reboot rolling` reboots them.
+    The other options of the module stay unchanged. A second run changes nothing and says so.
 
     \b
     Examples:
@@ -111,8 +111,8 @@ def mode_set(
 ) -> None:
     """Set graphics types, vGPU modes and the assignment policy, in one change per host.
 
-    A graphics type is in force after the host's next reboot, which `--reboot rolling` does too; the rest at once.
-    What is not named stays as it is. A second run changes nothing and says so.
+    A graphics type takes effect after the host's next reboot (`--reboot rolling` does one), the others at once.
+    Settings without an option stay unchanged. A second run changes nothing and says so.
 
     \b
     Examples:
@@ -130,7 +130,7 @@ passthrough = VerbTable("passthrough", "Show and switch DirectPath I/O of hosts'
 @spread
 @reads_sites
 def passthrough_show(common: CommonOptions, scope: Scope) -> None:
-    """Show per host and device whether VMs get it whole, by DirectPath I/O, and whether a reboot is pending.
+    """Show per host and device whether DirectPath I/O gives it to VMs, and whether a reboot is pending.
 
     Changes nothing.
 
@@ -157,9 +157,9 @@ def passthrough_on(
     request: Annotated[SetPassthrough, Fixed(on=True)],
     dry_run: DryRun = False,
 ) -> None:
-    """Give GPUs and other PCI devices to VMs whole, by DirectPath I/O; vGPUs cannot run on such GPUs then.
+    """Give GPUs and other PCI devices to VMs as complete devices, by DirectPath I/O; vGPUs cannot run on such GPUs.
 
-    Where the host cannot do that at once it is in force after its next reboot, which `--reboot rolling` does too.
+    If the host cannot do that at once, it takes effect after its next reboot; `--reboot rolling` does one.
 
     \b
     Examples:
@@ -180,7 +180,7 @@ def passthrough_off(
 ) -> None:
     """Give GPUs and other PCI devices back to their host; refused while a VM has one.
 
-    Where the host cannot do that at once it is in force after its next reboot, which `--reboot rolling` does too.
+    If the host cannot do that at once, it takes effect after its next reboot; `--reboot rolling` does one.
 
     \b
     Example:
@@ -201,7 +201,7 @@ for noun in (scheduler, mode, passthrough, mig):
 def mig_show(common: CommonOptions, host_shell: HostShellOptions, scope: Scope) -> None:
     """Show per host and GPU whether MIG mode is on; with a host shell also what waits for a reset or a reboot.
 
-    Changes nothing. Exit code 4 when a host's own nvidia-smi was asked and did not answer.
+    Changes nothing. Exit code 4 if nvidia-smi on a host did not answer.
 
     \b
     Example:
@@ -227,9 +227,9 @@ def mig_on(
     request: Annotated[SetMig, Fixed(on=True)],
     dry_run: DryRun = False,
 ) -> None:
-    """Have GPUs in MIG mode: their vGPUs then have parts of the GPU of their own. Needs a host shell.
+    """Switch MIG mode of GPUs on: each vGPU then runs in a GPU instance. Needs a host shell.
 
-    It waits for a reset of the GPU or the host's next reboot, which --reboot rolling does.
+    It takes effect after a reset of the GPU or the host's next reboot; --reboot rolling does one.
 
     \b
     Example:
@@ -247,7 +247,7 @@ def mig_off(
     request: Annotated[SetMig, Fixed(on=False)],
     dry_run: DryRun = False,
 ) -> None:
-    """Have GPUs out of MIG mode: their vGPUs share its time again. Needs a host shell.
+    """Switch MIG mode of GPUs off: vGPUs then share the time of the GPU. Needs a host shell.
 
     \b
     Example:
@@ -267,7 +267,7 @@ def mig_check(
 ) -> None:
     """Say whether GPUs of a model can have the named layouts of a file, and what else would fit. Asks no vCenter.
 
-    Exit code 3 when one cannot be, or when none is for that model.
+    Exit code 3 if a layout does not fit, or if none is for that model.
 
     \b
     Examples:
@@ -284,7 +284,7 @@ def mig_check(
     layouts = load_layouts(file)
     if layout is not None:
         layouts = (find_layout(layout, layouts, file),)
-    judged = [judge_layout(each_layout, board) for each_layout in layouts]
+    judged = [judge_layout(file_layout, board) for file_layout in layouts]
     output.show(layouts_text(judged, board, file), layouts_document(judged, board, file))
     output.leave(layouts_exit_code(judged))
 
@@ -292,27 +292,30 @@ def mig_check(
 def _switch_mig(
     request: SetMig, common: CommonOptions, rebooting: RebootOptions, host_shell: HostShellOptions, *, dry_run: bool
 ) -> None:
-
+    """Switch MIG mode over the host shell. Raises UsageError without --host-shell ssh."""
     shell = host_shell.shell()
     if shell is None:
-        raise UsageError(NO_SHELL, hint="--host-shell ssh lets gpuops ask it (gpuops help mig)")
+        raise UsageError(NO_SHELL, hint="add --host-shell ssh (gpuops help mig)")
     kind = f"mig-set-{'on' if request.on else 'off'}"
     set_on_hosts(request, kind, common, rebooting, dry_run=dry_run, shell=shell)
 
 
-AS_THEY_ARE: Final = RebootOptions()
+NO_REBOOTS: Final = RebootOptions()
 
 
 def set_on_hosts(
     request: HostRequest,
     kind: str,
     common: CommonOptions,
-    rebooting: RebootOptions = AS_THEY_ARE,
+    rebooting: RebootOptions = NO_REBOOTS,
     *,
     dry_run: bool,
     shell: HostShell | None = None,
 ) -> None:
-    """Carry out the request, print its report, and end with its exit code. `kind` names the JSON document."""
+    """Carry out the request, print its report, and end with its exit code.
+
+    `kind` names the JSON document (`scheduler-set`). With --reboot rolling it is a change that reboots the hosts.
+    """
     rolling = rebooting.rolling()
     if rolling is not None:
         _roll(request, kind, common, rolling, shell, yes=rebooting.yes, dry_run=dry_run)

@@ -27,8 +27,8 @@ def attach(
 ) -> None:
     """Give a VM vGPUs, whole GPUs or a device group: in one reconfiguration, or not at all.
 
-    A second run changes nothing and says so. With --host-shell ssh the hosts' own nvidia-smi is asked where vGPUs lie
-    on GPUs in MIG or mixed-size mode, which vCenter does not tell.
+    A second run changes nothing and says so. With --host-shell ssh gpuops runs nvidia-smi on the hosts to find where
+    vGPUs lie on GPUs in MIG or mixed-size mode, which vCenter does not report.
 
     \b
     Examples:
@@ -46,7 +46,7 @@ def attach(
 
 @spread
 def detach(common: CommonOptions, run_options: RunOptions, request: Detach, saved: Saved = None) -> None:
-    """Take GPU devices from a VM; with the last one, what attach changed is put back exactly.
+    """Take GPU devices from a VM; with the last one, also restore the settings that attach changed.
 
     A second run changes nothing and says so.
 
@@ -66,21 +66,22 @@ def defrag(
     common: CommonOptions,
     request: Defrag,
     whole_gpus: Annotated[
-        bool, typer.Option("--whole-gpus", help="Free GPUs that nothing runs on then; the default.")
+        bool, typer.Option("--whole-gpus", help="Free whole GPUs, so that nothing runs on them; the default.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the moves and what they free; move nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are moved.")] = False,
     saved: Annotated[
-        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Use a saved inventory, without a vCenter.")
     ] = None,
 ) -> None:
     """Move as few VMs as possible to free the most whole GPUs, or slots of a profile.
 
     With --budget N it plans the N moves after which the least free memory is fragmented (gpuops help inventory).
 
-    Each move is feasible once those before it are done. No VM is suspended; those that cannot move are named, with why.
+    Each move is feasible once those before it are done. No VM is suspended; VMs that cannot move are listed with the
+    reason.
 
     \b
     Examples:
