@@ -331,7 +331,7 @@ def _group() -> None:
 @login.command("test")
 @spread
 def login_test(common: CommonOptions) -> None:
-    """Test a login: the user, the privileges that it lacks for each command, and whether VI/JSON and SOAP agree.
+    """Test a login, its privileges for each command, and whether VI/JSON and SOAP agree.
 
     Missing privileges are listed with the objects that they are missing on; the test succeeds nevertheless.
 
