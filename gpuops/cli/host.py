@@ -57,7 +57,7 @@ def scheduler_show(common: CommonOptions, scope: Scope) -> None:
 @spread
 def scheduler_set(
     common: CommonOptions,
-    rebooting: RebootOptions,
+    reboot_options: RebootOptions,
     request: SetScheduler,
     dry_run: DryRun = False,
 ) -> None:
@@ -72,7 +72,7 @@ def scheduler_set(
       gpuops host scheduler set --scheduler fixed-share --host esx-01 --reboot rolling --dry-run --vcenter sim:scattered
     """
 
-    set_on_hosts(request, "scheduler-set", common, rebooting, dry_run=dry_run)
+    set_on_hosts(request, "scheduler-set", common, reboot_options, dry_run=dry_run)
 
 
 mode = VerbTable("mode", "Show and set what hosts use their GPUs for: graphics type, vGPU mode, assignment policy.")
@@ -105,7 +105,7 @@ def mode_show(common: CommonOptions, scope: Scope) -> None:
 @spread
 def mode_set(
     common: CommonOptions,
-    rebooting: RebootOptions,
+    reboot_options: RebootOptions,
     request: SetMode,
     dry_run: DryRun = False,
 ) -> None:
@@ -120,7 +120,7 @@ def mode_set(
       gpuops host mode set --assignment consolidation --cluster lab-cluster --dry-run --vcenter sim:lab
     """
 
-    set_on_hosts(request, "mode-set", common, rebooting, dry_run=dry_run)
+    set_on_hosts(request, "mode-set", common, reboot_options, dry_run=dry_run)
 
 
 passthrough = VerbTable("passthrough", "Show and switch DirectPath I/O of hosts' GPUs and other devices.")
@@ -153,7 +153,7 @@ def passthrough_show(common: CommonOptions, scope: Scope) -> None:
 @spread
 def passthrough_on(
     common: CommonOptions,
-    rebooting: RebootOptions,
+    reboot_options: RebootOptions,
     request: Annotated[SetPassthrough, Fixed(on=True)],
     dry_run: DryRun = False,
 ) -> None:
@@ -167,14 +167,14 @@ def passthrough_on(
       gpuops host passthrough on --device 0000:af:00.0 --host esx-02.acc --dry-run --vcenter sim:accelerators
     """
 
-    set_on_hosts(request, "passthrough-on", common, rebooting, dry_run=dry_run)
+    set_on_hosts(request, "passthrough-on", common, reboot_options, dry_run=dry_run)
 
 
 @passthrough.command("off")
 @spread
 def passthrough_off(
     common: CommonOptions,
-    rebooting: RebootOptions,
+    reboot_options: RebootOptions,
     request: Annotated[SetPassthrough, Fixed(on=False, label=None)],
     dry_run: DryRun = False,
 ) -> None:
@@ -187,7 +187,7 @@ def passthrough_off(
       gpuops host passthrough off --gpu 0000:d8:00.0 --host esx-02.lab --vcenter sim:lab
     """
 
-    set_on_hosts(request, "passthrough-off", common, rebooting, dry_run=dry_run)
+    set_on_hosts(request, "passthrough-off", common, reboot_options, dry_run=dry_run)
 
 
 mig = VerbTable("mig", "Show and switch MIG mode of hosts' GPUs, and check layouts of GPU instances.")
@@ -222,7 +222,7 @@ def mig_show(common: CommonOptions, host_shell: HostShellOptions, scope: Scope) 
 @spread
 def mig_on(
     common: CommonOptions,
-    rebooting: RebootOptions,
+    reboot_options: RebootOptions,
     host_shell: HostShellOptions,
     request: Annotated[SetMig, Fixed(on=True)],
     dry_run: DryRun = False,
@@ -235,14 +235,14 @@ def mig_on(
     Example:
       gpuops host mig on --gpu 0000:3b:00.0 --host esx-01.lab --host-shell ssh --dry-run --vcenter prod
     """
-    _switch_mig(request, common, rebooting, host_shell, dry_run=dry_run)
+    _switch_mig(request, common, reboot_options, host_shell, dry_run=dry_run)
 
 
 @mig.command("off")
 @spread
 def mig_off(
     common: CommonOptions,
-    rebooting: RebootOptions,
+    reboot_options: RebootOptions,
     host_shell: HostShellOptions,
     request: Annotated[SetMig, Fixed(on=False)],
     dry_run: DryRun = False,
@@ -253,7 +253,7 @@ def mig_off(
     Example:
       gpuops host mig off --host esx-01.lab --host-shell ssh --reboot rolling --dry-run --vcenter prod
     """
-    _switch_mig(request, common, rebooting, host_shell, dry_run=dry_run)
+    _switch_mig(request, common, reboot_options, host_shell, dry_run=dry_run)
 
 
 @mig.command("check")
@@ -290,14 +290,19 @@ def mig_check(
 
 
 def _switch_mig(
-    request: SetMig, common: CommonOptions, rebooting: RebootOptions, host_shell: HostShellOptions, *, dry_run: bool
+    request: SetMig,
+    common: CommonOptions,
+    reboot_options: RebootOptions,
+    host_shell: HostShellOptions,
+    *,
+    dry_run: bool,
 ) -> None:
     """Switch MIG mode over the host shell. Raises UsageError without --host-shell ssh."""
     shell = host_shell.shell()
     if shell is None:
         raise UsageError(NO_SHELL, hint="add --host-shell ssh (gpuops help mig)")
     kind = f"mig-set-{'on' if request.on else 'off'}"
-    set_on_hosts(request, kind, common, rebooting, dry_run=dry_run, shell=shell)
+    set_on_hosts(request, kind, common, reboot_options, dry_run=dry_run, shell=shell)
 
 
 NO_REBOOTS: Final = RebootOptions()
@@ -307,7 +312,7 @@ def set_on_hosts(
     request: HostRequest,
     kind: str,
     common: CommonOptions,
-    rebooting: RebootOptions = NO_REBOOTS,
+    reboot_options: RebootOptions = NO_REBOOTS,
     *,
     dry_run: bool,
     shell: HostShell | None = None,
@@ -316,9 +321,9 @@ def set_on_hosts(
 
     `kind` names the JSON document (`scheduler-set`). With --reboot rolling it is a change that reboots the hosts.
     """
-    rolling = rebooting.rolling()
+    rolling = reboot_options.rolling()
     if rolling is not None:
-        _roll(request, kind, common, rolling, shell, yes=rebooting.yes, dry_run=dry_run)
+        _roll(request, kind, common, rolling, shell, yes=reboot_options.yes, dry_run=dry_run)
         return
     from gpuops.api import configure
     from gpuops.console.opening import open_site, remember

@@ -98,7 +98,7 @@ def queue(
             help="When the night would begin, such as 22:00 in the policy's zone; default: now, or the next night.",
         ),
     ] = None,
-    saved: Saved = None,
+    inventory_file: Saved = None,
 ) -> None:
     """Show the ML queue in tonight's order: which ML VMs start, which wait and why. Changes no vCenter.
 
@@ -118,7 +118,7 @@ def queue(
 
     rules = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
-    with open_site(common, saved=saved) as site:
+    with open_site(common, inventory_file=inventory_file) as site:
         look = queue_look(rules, site, moment)
     output.show(queue_text(look), queue_document(look))
 

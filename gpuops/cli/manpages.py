@@ -125,10 +125,10 @@ def _markdown_to_roff(line: str) -> str:
     if list_match := re.match(r"(?:- |\d+\. )(.*)", line):
         return f".IP \\(bu 2\n{_roff_line(list_match[1])}"
     if line.startswith("|"):
-        first, *cells = (cell.strip() for cell in line.strip("| ").split(" | "))
-        return (
-            f".TP\n{_roff_line(first) or chr(92) + '&'}\n{_roff_line(' - '.join(filter(None, cells))) or chr(92) + '&'}"
-        )
+        first_cell, *cells = (cell.strip() for cell in line.strip("| ").split(" | "))
+        # roff needs a text in both lines; \& is invisible
+        term, description = (_roff_line(cell) or "\\&" for cell in (first_cell, " - ".join(filter(None, cells))))
+        return f".TP\n{term}\n{description}"
     return _roff_line(line) if line.strip() else ".PP"
 
 

@@ -149,7 +149,7 @@ def readiness(
     common: CommonOptions,
     scope: Scope,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 if a host cannot be emptied.")] = False,
-    saved: Annotated[
+    inventory_file: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Use a saved snapshot, without a vCenter.")
     ] = None,
 ) -> None:
@@ -167,8 +167,8 @@ def readiness(
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.report.monitoring.readiness_view import readiness_document, readiness_text
 
-    with open_site(common, saved=saved) as site:
-        answer = api.readiness(scope, read_inventory(site, common, saved=saved), site)
+    with open_site(common, inventory_file=inventory_file) as site:
+        answer = api.readiness(scope, read_inventory(site, common, inventory_file=inventory_file), site)
     output.show(readiness_text(answer, scope), readiness_document(answer))
     output.leave(report_exit_code(refused=strict and not answer.ready))
 
@@ -275,7 +275,7 @@ def inventory(
         ),
     ] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the snapshot, to plan on it later.")] = None,
-    saved: Annotated[
+    inventory_file: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Show a saved snapshot, without a vCenter.")
     ] = None,
 ) -> None:
@@ -297,24 +297,24 @@ def inventory(
     if vms and (hosts or free):
         raise UsageError(f"--vms and --{'hosts' if hosts else 'free'} exclude each other", hint="give one of them")
     filters = FleetFilters(cluster, host, profile, holder, free)
-    with open_site(common, saved=saved) as site:
-        host_shell.give_to(site, saved)
-        fleet_now = site.with_vgpus(read_inventory(site, common, saved=saved))
-        if save is not None and saved is None:  # a saved inventory has these offers already
+    with open_site(common, inventory_file=inventory_file) as site:
+        host_shell.give_to(site, inventory_file)
+        fleet_now = site.with_vgpus(read_inventory(site, common, inventory_file=inventory_file))
+        if save is not None and inventory_file is None:  # a saved inventory has these offers already
             fleet_now = _with_offers(fleet_now, site)
     if save is not None:
         from gpuops.config import snapshot
 
         snapshot.save(fleet_now, save)
-    filtered = fleet(fleet_now, catalog_of(fleet_now), filters)
+    filtered_fleet = fleet(fleet_now, catalog_of(fleet_now), filters)
     is_unfiltered = filters == FleetFilters() and limit is None and not hosts
     if vms:
-        text = vms_text(filtered, limit)
-    elif is_unfiltered and len(filtered.gpu_hosts) > MOST_HOSTS:
-        text = summary_text(filtered)
+        text = vms_text(filtered_fleet, limit)
+    elif is_unfiltered and len(filtered_fleet.gpu_hosts) > MOST_HOSTS:
+        text = summary_text(filtered_fleet)
     else:
-        text = fleet_text(filtered, limit)
-    output.show(text, fleet_document(filtered, limit))
+        text = fleet_text(filtered_fleet, limit)
+    output.show(text, fleet_document(filtered_fleet, limit))
 
 
 def _with_offers(snapshot: Inventory, site: Site) -> Inventory:

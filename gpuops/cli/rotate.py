@@ -148,7 +148,7 @@ def night(
     run_options: RunOptions,
     policy: Annotated[Path, PolicyFile],
     by_timer: ByTimer = False,
-    saved: Saved = None,
+    inventory_file: Saved = None,
     fleet: Annotated[
         bool, typer.Option("--fleet", help="Ask the runners to run it (gpuops help sites), and do not wait for it.")
     ] = False,
@@ -166,7 +166,7 @@ def night(
     if fleet:
         from gpuops.extensions import load
 
-        if run_options.dry_run or saved is not None:
+        if run_options.dry_run or inventory_file is not None:
             raise UsageError(
                 "--fleet asks the runners to run the night: it cannot be combined with --dry-run or --inventory",
                 hint="remove --fleet: gpuops rotate night --dry-run shows the plan",
@@ -177,7 +177,7 @@ def night(
     from gpuops.console.running import carry_out, policy_of_run, waits_for_answer
 
     _tell_begun()
-    rules = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or saved is not None)
+    rules = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or inventory_file is not None)
     carry_out(
         partial(
             rotate_night,
@@ -189,7 +189,7 @@ def night(
         "rotate-night",
         common,
         run_options,
-        saved=saved,
+        inventory_file=inventory_file,
         require_verified=True,
     )
 
@@ -210,7 +210,7 @@ def plan(
     every_vm: Annotated[
         bool, typer.Option("--all", help="List every VM that stays, and the way back of every desktop.")
     ] = False,
-    saved: Saved = None,
+    inventory_file: Saved = None,
 ) -> None:
     """Show the night that would begin at a moment: desktops to suspend, a host for each ML VM, and the way back.
 
@@ -231,7 +231,7 @@ def plan(
 
     rules = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
-    with open_site(common, saved=saved) as site:
+    with open_site(common, inventory_file=inventory_file) as site:
         preview = rotate_plan(rules, site, moment, policy_file=policy)
     output.show(preview_text(preview, every_vm=every_vm), preview_document(preview))
     output.leave(preview.exit_code)

@@ -23,7 +23,7 @@ def attach(
     run_options: RunOptions,
     request: Attach,
     host_shell: HostShellOptions,
-    saved: Saved = None,
+    inventory_file: Saved = None,
 ) -> None:
     """Give a VM vGPUs, whole GPUs or a device group: in one reconfiguration, or not at all.
 
@@ -41,11 +41,13 @@ def attach(
     from gpuops.api import run
     from gpuops.console.running import carry_out
 
-    carry_out(partial(run, request), "attach", common, run_options, host_shell=host_shell, saved=saved)
+    carry_out(
+        partial(run, request), "attach", common, run_options, host_shell=host_shell, inventory_file=inventory_file
+    )
 
 
 @spread
-def detach(common: CommonOptions, run_options: RunOptions, request: Detach, saved: Saved = None) -> None:
+def detach(common: CommonOptions, run_options: RunOptions, request: Detach, inventory_file: Saved = None) -> None:
     """Take GPU devices from a VM; with the last one, also restore the settings that attach changed.
 
     A second run changes nothing and says so.
@@ -58,7 +60,7 @@ def detach(common: CommonOptions, run_options: RunOptions, request: Detach, save
     from gpuops.api import run
     from gpuops.console.running import carry_out
 
-    carry_out(partial(run, request), "detach", common, run_options, saved=saved)
+    carry_out(partial(run, request), "detach", common, run_options, inventory_file=inventory_file)
 
 
 @spread
@@ -72,7 +74,7 @@ def defrag(
         bool, typer.Option("--dry-run", help="Print the moves and what they free; move nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are moved.")] = False,
-    saved: Annotated[
+    inventory_file: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Use a saved inventory, without a vCenter.")
     ] = None,
 ) -> None:
@@ -99,11 +101,11 @@ def defrag(
     from gpuops.console.running import carry_out
     from gpuops.report.vms.defrag_view import DefragDocument, defrag_text
 
-    if not dry_run and saved is None:
+    if not dry_run and inventory_file is None:
         carry_out(
             partial(api.defrag_execute, request), "defrag-execute", common, RunOptions(yes=yes), require_verified=True
         )
         return
-    with open_site(common, saved=saved) as site:
-        defragmentation = api.defrag(request, read_inventory(site, common, saved=saved), site)
+    with open_site(common, inventory_file=inventory_file) as site:
+        defragmentation = api.defrag(request, read_inventory(site, common, inventory_file=inventory_file), site)
     output.show(defrag_text(defragmentation), DefragDocument.made_of(defragmentation))

@@ -35,7 +35,7 @@ def capacity(
             help="Also count what fits once all desktops that this rotation policy may take are suspended.",
         ),
     ] = None,
-    saved: Annotated[
+    inventory_file: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Use a saved snapshot, without a vCenter.")
     ] = None,
     forecast: Annotated[
@@ -62,12 +62,12 @@ def capacity(
     from gpuops.report.advice.capacity_view import capacity_document, capacity_text
 
     if forecast:
-        _forecast(common, request, host_shell, policy, saved)
+        _forecast(common, request, host_shell, policy, inventory_file)
         return
     rotation_policy = load_policy(policy) if policy is not None else None
-    with open_site(common, saved=saved) as site:
-        host_shell.give_to(site, saved)
-        inventory = site.with_vgpus(read_inventory(site, common, saved=saved))
+    with open_site(common, inventory_file=inventory_file) as site:
+        host_shell.give_to(site, inventory_file)
+        inventory = site.with_vgpus(read_inventory(site, common, inventory_file=inventory_file))
         free_room = api.capacity(request, inventory, site, rotation_policy)
     policy_name = rotation_policy.name if rotation_policy is not None else None
     output.show(capacity_text(free_room, request.scope, policy_name), capacity_document(free_room, policy_name))
@@ -78,7 +78,7 @@ def _forecast(
     request: CapacityRequest,
     host_shell: HostShellOptions,
     policy: Path | None,
-    saved: Path | None,
+    inventory_file: Path | None,
 ) -> None:
     """Print when profiles run out. Raises UsageError for an option that excludes a forecast."""
     from gpuops.console.opening import open_site, read_inventory
@@ -86,7 +86,7 @@ def _forecast(
 
     excluded = {
         "--policy": policy,
-        "--inventory": saved,
+        "--inventory": inventory_file,
         "--cluster": request.cluster,
         "--host": request.host,
     }
@@ -159,7 +159,7 @@ def place(
             metavar="FILE:NAME", help="Plan as if the GPUs (of --host) had only the GPU instances of this layout."
         ),
     ] = None,
-    saved: Annotated[
+    inventory_file: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Use a saved inventory, without a vCenter.")
     ] = None,
 ) -> None:
@@ -184,10 +184,10 @@ def place(
     from gpuops.report.advice.placement_view import placements_document, placements_text
 
     layout = _layout(mig_layout, vm_options.host) if mig_layout is not None else None
-    with open_site(common, saved=saved) as site:
-        host_shell.give_to(site, saved)
+    with open_site(common, inventory_file=inventory_file) as site:
+        host_shell.give_to(site, inventory_file)
         placements = api.place(replace(request, workloads=workloads), site, layout)
-    if saved is None:
+    if inventory_file is None:
         remember(common, placements.before)
     output.show(
         placements_text(placements, explain=request.explain),

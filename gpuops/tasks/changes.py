@@ -154,10 +154,10 @@ def vm_gpu(
     """
     request = _attach_or_detach(options, state)
     # in check mode `vm_clone` has not made the VM, so the request is planned on the VM that it would make
-    cloned = clone_of(after_clone) if after_clone is not None and not apply else None
+    planned_clone = clone_of(after_clone) if after_clone is not None and not apply else None
     site, warnings = open_site(connection, shell=shell)
     with site:
-        report = run(request, site, apply=apply) if cloned is None else foresee(request, cloned, site)
+        report = run(request, site, apply=apply) if planned_clone is None else foresee(request, planned_clone, site)
     after = inventory_after(report)
     task = result_of(report, report_document(report, request.run_kind), after, warnings)
     vm = report.before.find_vm(request.vm)

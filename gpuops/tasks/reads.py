@@ -133,8 +133,8 @@ def guest_gpu_info(
     site, warnings = open_site(connection)
     site.say = warnings.append
     with site:
-        checked = guest_check(question, site.vcenter.inventory(), site, rules)
-    return unchanged_result({"guest_check": guest_check_document(checked, way)}, warnings)
+        verdicts = guest_check(question, site.vcenter.inventory(), site, rules)
+    return unchanged_result({"guest_check": guest_check_document(verdicts, way)}, warnings)
 
 
 @reading

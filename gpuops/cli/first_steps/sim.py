@@ -109,7 +109,7 @@ def serve(
 
     rules = _rules(faults)
     with (
-        _stop_on_signal() as stopped,
+        _stop_on_signal() as stop_requested,
         start(
             scenario,
             port=port,
@@ -130,7 +130,7 @@ def serve(
             broker_text = f" with a Connection Server at {horizon.url}" if horizon is not None else ""
             # in one call: a script may read only the first line and close the pipe
             typer.echo(f"serving {scenario} at {server.url}{broker_text} (Ctrl-C stops it)\n\n{lines}")
-            stopped.wait()
+            stop_requested.wait()
         finally:
             if ready_file is not None:
                 ready_file.unlink(missing_ok=True)
@@ -182,12 +182,12 @@ def _rules(path: Path | None) -> tuple[Rule, ...]:
 @contextmanager
 def _stop_on_signal() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C or SIGTERM sets: that is the usual end of a server, not an error."""
-    stopped = threading.Event()
+    stop_requested = threading.Event()
     previous_handlers = {
-        number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, lambda *_: stop_requested.set()) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield stopped
+        yield stop_requested
     finally:
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)
