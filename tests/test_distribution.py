@@ -13,7 +13,7 @@ import pytest
 
 from gpuops.distribution import EXTRAS, NAME, install_extra, refuse_other_project
 from gpuops.errors import UsageError
-from gpuops.tasks.task_connection import ConnectionArguments, reach
+from gpuops.tasks.task_connection import ConnectionArguments, destination_of
 
 ROOT = Path(__file__).resolve().parents[1]
 OLD_FORMS = re.compile(r"\bgpuops\[|(pipx?|uv tool|uv pip) install [^\n|&`]*\bgpuops(?![-\w./])")
@@ -86,4 +86,4 @@ def test_so_is_a_module(folder_of_both: Path, monkeypatch: pytest.MonkeyPatch) -
         "gpuops.tasks.task_connection.refuse_other_project", lambda: refuse_other_project(folder_of_both)
     )
     with pytest.raises(UsageError, match="another project"):
-        reach(ConnectionArguments(hostname="sim:lab"), {})
+        destination_of(ConnectionArguments(hostname="sim:lab"), {})

@@ -134,17 +134,22 @@ def may_run(gpu: PhysicalGpu, profile: str, catalog: Catalog) -> bool | None:
 def gpu_states(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState, ...]:
     """Return the GPUs of a host with the vGPUs that run on each, by PCI address."""
     vms = inventory.vms_on(host)
-    answers = inventory.worked_out.setdefault(gpu_states, {})
-    assert isinstance(answers, dict), "only this function uses this key"
+    cached_states = inventory.worked_out.setdefault(gpu_states, {})
+    assert isinstance(cached_states, dict), "only this function uses this key"
     # A plan asks each host several times: its last answer is remembered.
-    cached = answers.get(host.ref)
-    if isinstance(cached, _CachedStates) and cached.host is host and cached.vms is vms and cached.catalog is catalog:
-        return cached.states
+    cached_answer = cached_states.get(host.ref)
+    if (
+        isinstance(cached_answer, _CachedStates)
+        and cached_answer.host is host
+        and cached_answer.vms is vms
+        and cached_answer.catalog is catalog
+    ):
+        return cached_answer.states
     states = _place_tenants(host, inventory, catalog)
     refs_on_host = {vm.ref for vm in vms}
     # A VM of another host that a GPU lists may change while this host stays the same: such an answer is not kept.
     if all(refs_on_host.issuperset(gpu.vms or ()) for gpu in host.gpus):
-        answers[host.ref] = _CachedStates(host, vms, catalog, states)
+        cached_states[host.ref] = _CachedStates(host, vms, catalog, states)
     return states
 
 
@@ -162,15 +167,15 @@ def _place_tenants(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[
     """Put the vGPUs of running VMs on GPUs: by reported placements, else by pins, else wherever they may be."""
     gpus = sorted(host.gpus, key=lambda gpu: gpu.address)
     tenants: list[list[Tenant]] = [[] for _ in gpus]
-    listed: dict[str, list[int]] = {}
+    gpus_listing_vm: dict[str, list[int]] = {}
     for index, gpu in enumerate(gpus):
         for ref in gpu.vms or ():
-            listed.setdefault(ref, []).append(index)
+            gpus_listing_vm.setdefault(ref, []).append(index)
     placements = _placements_by_vm(gpus)
     for vm in inventory.vms_on(host):
         profiles = vm.profiles if vm.may_run else ()
         if profiles:
-            listing_gpus = listed.get(vm.ref, ())
+            listing_gpus = gpus_listing_vm.get(vm.ref, ())
             # (index of the GPU, vGPU) for each GPU that a vGPU is or may be on
             seats = (
                 _placed_seats(vm, profiles, placements)

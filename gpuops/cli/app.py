@@ -41,14 +41,14 @@ SECTIONS: Final = {
         "profiles": "Show vGPU profiles of a GPU model, and which mix.",
         "place": "Say where VMs that do not exist yet would go.",
         "size": "Say how many VMs may share a GPU, by which scheduler.",
-        "measure": "Measure it, with VMs that are made and removed.",
+        "measure": "Measure how VMs share a GPU, with temporary VMs.",
         "job": "Say where jobs in containers fit, and how long they take.",
         "what-if": "Compare the fleet with itself after planned changes.",
         "diagnose": "Say which component slows VMs down.",
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
         "guest": "Ask guests whether they are ready for work on their GPUs.",
         "report": "Report the fleet and its nights, as one HTML page too.",
-        "serve": "Serve that page at one address, kept current.",
+        "serve": "Serve the page of `report` over HTTP, kept current.",
         "readiness": "Say whether hosts can be emptied, or lost.",
         "mcp": "Let an AI assistant read and plan, by tools.",
     },
@@ -60,11 +60,11 @@ SECTIONS: Final = {
         "defrag": "Plan and make the vMotions that free the most GPUs.",
     },
     "what should be": {
-        "diff": "Say what differs from a file of what should be.",
+        "diff": "Show what differs from a file of the intended state.",
         "apply": "Change what differs from the file; safe to repeat.",
         "assert": "Check in CI that nothing differs from the file.",
-        "drift": "Say what drifts from the file, and set it back.",
-        "export": "Write such a file of what there is now.",
+        "drift": "Show what drifts from the file, and set it back.",
+        "export": "Write the current state as such a file.",
     },
     "night and day": {
         "rotate": "Desktops by day, ML VMs on their GPUs by night.",
@@ -73,9 +73,9 @@ SECTIONS: Final = {
         "broker": "Show desktop pools of the broker, and their sessions.",
         "history": "Show past nights and changes, GPU-hours, who ran them.",
         "notify": "Test where notices go; send those that wait.",
-        "observe": "Keep what performance counters say, for weeks.",
-        "runner": "Play nights of many vCenters, by several machines.",
-        "metrics": "Tell Prometheus of GPUs, their VMs and nights.",
+        "observe": "Store performance counters for weeks.",
+        "runner": "Run nights of many vCenters, on several machines.",
+        "metrics": "Give Prometheus metrics of GPUs, their VMs and nights.",
     },
     "GPUs of hosts": {
         "host": "Show and set scheduler, mode, DirectPath I/O and MIG of GPUs.",
@@ -85,7 +85,7 @@ SECTIONS: Final = {
         "demo": "Watch an attach, a night and a morning, simulated.",
         "setup": "Set up a vCenter: address, certificate, login, files.",
         "config": "Write, show and change the file of this machine's vCenters.",
-        "login": "Log in, and say who and what; compare the readers.",
+        "login": "Test a login: user, privileges, how inventories are read.",
         "roles": "Compare vCenter's roles with those that gpuops needs.",
         "template": "Show and write the templates that come with gpuops.",
         "bundle": "Write an archive for a bug report, names hidden.",
@@ -131,7 +131,7 @@ class Commands(UserDict[str, Any]):
         self.data.update({name: name for name in SHORT_HELP})
 
     def __getitem__(self, name: str) -> Any:
-        """Raises UsageError for the command of an extra that is not installed, KeyError for other words."""
+        """Return the command. Raises UsageError if its extra is not installed, KeyError for other words."""
         return _load_command(name if name in _MISSING else self.data[name])
 
 
@@ -164,9 +164,10 @@ def _load_command(name: str) -> Any:
     command = getattr(import_module(_module_of(name)), function)
     if isinstance(command, typer.Typer):
         return typer.main.get_group(command)
-    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(name, cls=VerbCommand)(command)
-    return typer.main.get_command(alone)
+    # a function becomes a command of typer in an app of its own
+    single_command_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single_command_app.command(name, cls=VerbCommand)(command)
+    return typer.main.get_command(single_command_app)
 
 
 class RootGroup(CommandGroup):
@@ -217,6 +218,7 @@ class RootGroup(CommandGroup):
                     formatter.write_dl(rows)
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any) -> Any:
+        """Run one command line; typer passes the exceptions on, and `run_guarded` reports them."""
         extra["standalone_mode"] = False
         output.behave(output.Manners())
         output.choose(_format_before_parsing(sys.argv[1:] if args is None else args))
@@ -237,6 +239,7 @@ app = typer.Typer(
 
 def _format_before_parsing(args: Sequence[str]) -> output.OutputFormat:
     """Return the format of an error that comes before the options are understood: `--output json --bogus`."""
+    # \0 separates the arguments; the last --output or -o counts
     formats = re.findall(r"(?:^|\0)(?:-o\0?|--output[\0=])(text|json|yaml|csv)(?=\0|$)", "\0".join(args))
     return output.OutputFormat(formats[-1]) if formats else output.OutputFormat.TEXT
 
@@ -284,16 +287,16 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # a name that the terminal's encoding lacks must not end a night
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    if refused := run_guarded(refuse_other_project):
-        sys.exit(refused)
+    if exit_code := run_guarded(refuse_other_project):
+        sys.exit(exit_code)
     app(prog_name="gpuops")
 
 
 def _open_missing_streams() -> None:
     """Open /dev/null for each stream that the caller closed (`>&-`).
 
-    In the order of their numbers: else the next socket would be stderr.
+    In the order of their descriptors 0, 1, 2: a socket that took descriptor 2 would be written to as stderr.
     """
-    for name, way in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    for name, file_mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), way, encoding="utf-8"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), file_mode, encoding="utf-8"))

@@ -89,9 +89,9 @@ def abandon(
 ) -> None:
     """Give up one host or VM of a change for good: the change no longer waits for it.
 
-    Nothing is asked of vCenter. A host stays as it is, in maintenance mode and half set perhaps; VMs that were moved
-    from it stay where they are, those that were shut down for it are not started. When nothing else is left, the change
-    ends, and rolls and nights go on without it. doctor and status name it until it is back.
+    vCenter is not changed. The host stays as it is, perhaps in maintenance mode and with some settings changed. VMs
+    that were moved from it stay where they are, and those that were shut down for it are not started. When nothing else
+    remains, the change ends, and other changes and nights run again. doctor and status list it until it is back.
 
     \b
     Example:
@@ -103,7 +103,7 @@ def abandon(
     from gpuops.model.nights.history import Thing
 
     if (host is None) == (vm is None):
-        raise UsageError("name either a host or a VM", hint="--host NAME, or --vm NAME")
+        raise UsageError("abandon needs either a host or a VM", hint="add --host NAME or --vm NAME")
     kind, name = (Thing.HOST, host) if host is not None else (Thing.VM, vm)
     with open_site(common, require_verified=True) as site:
         show_abandoned(change_abandon(site, kind, name or "", apply=not dry_run, consent=confirm_giving_up(yes=yes)))
@@ -128,7 +128,7 @@ def _carry_out(
 
 
 def confirm_reboots(*, yes: bool) -> Callable[[ChangeReport], None]:
-    """Ask before hosts are taken out of service."""
+    """Return a function that asks before hosts are taken out of service; with `yes` it does not ask."""
 
     def ask(report: ChangeReport) -> None:
         from gpuops.console.running import confirm
@@ -141,7 +141,7 @@ def confirm_reboots(*, yes: bool) -> Callable[[ChangeReport], None]:
 
 
 def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
-    """Ask before a host or VM is given up."""
+    """Return a function that asks before a host or VM is given up; with `yes` it does not ask."""
 
     def ask(abandonment: Abandonment) -> None:
         from gpuops.console.running import confirm

@@ -57,14 +57,14 @@ def scheduler_show(common: CommonOptions, scope: Scope) -> None:
 @spread
 def scheduler_set(
     common: CommonOptions,
-    rebooting: RebootOptions,
+    reboot_options: RebootOptions,
     request: SetScheduler,
     dry_run: DryRun = False,
 ) -> None:
     """Set the scheduler policy of GPUs, in the options of their hosts' nvidia kernel module.
 
-    It is in force after the next reboot of each host, which `--reboot rolling` does too.
-    Every other option stays as it is. A second run changes nothing and says so.
+    It takes effect after the next reboot of each host; `--reboot rolling` reboots them.
+    The other options of the module stay unchanged. A second run changes nothing and says so.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def scheduler_set(
       gpuops host scheduler set --scheduler fixed-share --host esx-01 --reboot rolling --dry-run --vcenter sim:scattered
     """
 
-    set_on_hosts(request, "scheduler-set", common, rebooting, dry_run=dry_run)
+    set_on_hosts(request, "scheduler-set", common, reboot_options, dry_run=dry_run)
 
 
 mode = VerbTable("mode", "Show and set what hosts use their GPUs for: graphics type, vGPU mode, assignment policy.")
@@ -105,14 +105,14 @@ def mode_show(common: CommonOptions, scope: Scope) -> None:
 @spread
 def mode_set(
     common: CommonOptions,
-    rebooting: RebootOptions,
+    reboot_options: RebootOptions,
     request: SetMode,
     dry_run: DryRun = False,
 ) -> None:
     """Set graphics types, vGPU modes and the assignment policy, in one change per host.
 
-    A graphics type is in force after the host's next reboot, which `--reboot rolling` does too; the rest at once.
-    What is not named stays as it is. A second run changes nothing and says so.
+    A graphics type takes effect after the host's next reboot (`--reboot rolling` does one), the others at once.
+    Settings without an option stay unchanged. A second run changes nothing and says so.
 
     \b
     Examples:
@@ -120,7 +120,7 @@ def mode_set(
       gpuops host mode set --assignment consolidation --cluster lab-cluster --dry-run --vcenter sim:lab
     """
 
-    set_on_hosts(request, "mode-set", common, rebooting, dry_run=dry_run)
+    set_on_hosts(request, "mode-set", common, reboot_options, dry_run=dry_run)
 
 
 passthrough = VerbTable("passthrough", "Show and switch DirectPath I/O of hosts' GPUs and other devices.")
@@ -130,7 +130,7 @@ passthrough = VerbTable("passthrough", "Show and switch DirectPath I/O of hosts'
 @spread
 @reads_sites
 def passthrough_show(common: CommonOptions, scope: Scope) -> None:
-    """Show per host and device whether VMs get it whole, by DirectPath I/O, and whether a reboot is pending.
+    """Show per host and device whether DirectPath I/O gives it to VMs, and whether a reboot is pending.
 
     Changes nothing.
 
@@ -153,13 +153,13 @@ def passthrough_show(common: CommonOptions, scope: Scope) -> None:
 @spread
 def passthrough_on(
     common: CommonOptions,
-    rebooting: RebootOptions,
+    reboot_options: RebootOptions,
     request: Annotated[SetPassthrough, Fixed(on=True)],
     dry_run: DryRun = False,
 ) -> None:
-    """Give GPUs and other PCI devices to VMs whole, by DirectPath I/O; vGPUs cannot run on such GPUs then.
+    """Give GPUs and other PCI devices to VMs as complete devices, by DirectPath I/O; vGPUs cannot run on such GPUs.
 
-    Where the host cannot do that at once it is in force after its next reboot, which `--reboot rolling` does too.
+    If the host cannot do that at once, it takes effect after its next reboot; `--reboot rolling` does one.
 
     \b
     Examples:
@@ -167,27 +167,27 @@ def passthrough_on(
       gpuops host passthrough on --device 0000:af:00.0 --host esx-02.acc --dry-run --vcenter sim:accelerators
     """
 
-    set_on_hosts(request, "passthrough-on", common, rebooting, dry_run=dry_run)
+    set_on_hosts(request, "passthrough-on", common, reboot_options, dry_run=dry_run)
 
 
 @passthrough.command("off")
 @spread
 def passthrough_off(
     common: CommonOptions,
-    rebooting: RebootOptions,
+    reboot_options: RebootOptions,
     request: Annotated[SetPassthrough, Fixed(on=False, label=None)],
     dry_run: DryRun = False,
 ) -> None:
     """Give GPUs and other PCI devices back to their host; refused while a VM has one.
 
-    Where the host cannot do that at once it is in force after its next reboot, which `--reboot rolling` does too.
+    If the host cannot do that at once, it takes effect after its next reboot; `--reboot rolling` does one.
 
     \b
     Example:
       gpuops host passthrough off --gpu 0000:d8:00.0 --host esx-02.lab --vcenter sim:lab
     """
 
-    set_on_hosts(request, "passthrough-off", common, rebooting, dry_run=dry_run)
+    set_on_hosts(request, "passthrough-off", common, reboot_options, dry_run=dry_run)
 
 
 mig = VerbTable("mig", "Show and switch MIG mode of hosts' GPUs, and check layouts of GPU instances.")
@@ -201,7 +201,7 @@ for noun in (scheduler, mode, passthrough, mig):
 def mig_show(common: CommonOptions, host_shell: HostShellOptions, scope: Scope) -> None:
     """Show per host and GPU whether MIG mode is on; with a host shell also what waits for a reset or a reboot.
 
-    Changes nothing. Exit code 4 when a host's own nvidia-smi was asked and did not answer.
+    Changes nothing. Exit code 4 if nvidia-smi on a host did not answer.
 
     \b
     Example:
@@ -222,38 +222,38 @@ def mig_show(common: CommonOptions, host_shell: HostShellOptions, scope: Scope) 
 @spread
 def mig_on(
     common: CommonOptions,
-    rebooting: RebootOptions,
+    reboot_options: RebootOptions,
     host_shell: HostShellOptions,
     request: Annotated[SetMig, Fixed(on=True)],
     dry_run: DryRun = False,
 ) -> None:
-    """Have GPUs in MIG mode: their vGPUs then have parts of the GPU of their own. Needs a host shell.
+    """Switch MIG mode of GPUs on: each vGPU then runs in a GPU instance. Needs a host shell.
 
-    It waits for a reset of the GPU or the host's next reboot, which --reboot rolling does.
+    It takes effect after a reset of the GPU or the host's next reboot; --reboot rolling does one.
 
     \b
     Example:
       gpuops host mig on --gpu 0000:3b:00.0 --host esx-01.lab --host-shell ssh --dry-run --vcenter prod
     """
-    _switch_mig(request, common, rebooting, host_shell, dry_run=dry_run)
+    _switch_mig(request, common, reboot_options, host_shell, dry_run=dry_run)
 
 
 @mig.command("off")
 @spread
 def mig_off(
     common: CommonOptions,
-    rebooting: RebootOptions,
+    reboot_options: RebootOptions,
     host_shell: HostShellOptions,
     request: Annotated[SetMig, Fixed(on=False)],
     dry_run: DryRun = False,
 ) -> None:
-    """Have GPUs out of MIG mode: their vGPUs share its time again. Needs a host shell.
+    """Switch MIG mode of GPUs off: vGPUs then share the time of the GPU. Needs a host shell.
 
     \b
     Example:
       gpuops host mig off --host esx-01.lab --host-shell ssh --reboot rolling --dry-run --vcenter prod
     """
-    _switch_mig(request, common, rebooting, host_shell, dry_run=dry_run)
+    _switch_mig(request, common, reboot_options, host_shell, dry_run=dry_run)
 
 
 @mig.command("check")
@@ -267,7 +267,7 @@ def mig_check(
 ) -> None:
     """Say whether GPUs of a model can have the named layouts of a file, and what else would fit. Asks no vCenter.
 
-    Exit code 3 when one cannot be, or when none is for that model.
+    Exit code 3 if a layout does not fit, or if none is for that model.
 
     \b
     Examples:
@@ -284,38 +284,46 @@ def mig_check(
     layouts = load_layouts(file)
     if layout is not None:
         layouts = (find_layout(layout, layouts, file),)
-    judged = [judge_layout(each_layout, board) for each_layout in layouts]
+    judged = [judge_layout(file_layout, board) for file_layout in layouts]
     output.show(layouts_text(judged, board, file), layouts_document(judged, board, file))
     output.leave(layouts_exit_code(judged))
 
 
 def _switch_mig(
-    request: SetMig, common: CommonOptions, rebooting: RebootOptions, host_shell: HostShellOptions, *, dry_run: bool
+    request: SetMig,
+    common: CommonOptions,
+    reboot_options: RebootOptions,
+    host_shell: HostShellOptions,
+    *,
+    dry_run: bool,
 ) -> None:
-
+    """Switch MIG mode over the host shell. Raises UsageError without --host-shell ssh."""
     shell = host_shell.shell()
     if shell is None:
-        raise UsageError(NO_SHELL, hint="--host-shell ssh lets gpuops ask it (gpuops help mig)")
+        raise UsageError(NO_SHELL, hint="add --host-shell ssh (gpuops help mig)")
     kind = f"mig-set-{'on' if request.on else 'off'}"
-    set_on_hosts(request, kind, common, rebooting, dry_run=dry_run, shell=shell)
+    set_on_hosts(request, kind, common, reboot_options, dry_run=dry_run, shell=shell)
 
 
-AS_THEY_ARE: Final = RebootOptions()
+NO_REBOOTS: Final = RebootOptions()
 
 
 def set_on_hosts(
     request: HostRequest,
     kind: str,
     common: CommonOptions,
-    rebooting: RebootOptions = AS_THEY_ARE,
+    reboot_options: RebootOptions = NO_REBOOTS,
     *,
     dry_run: bool,
     shell: HostShell | None = None,
 ) -> None:
-    """Carry out the request, print its report, and end with its exit code. `kind` names the JSON document."""
-    rolling = rebooting.rolling()
+    """Carry out the request, print its report, and end with its exit code.
+
+    `kind` names the JSON document (`scheduler-set`). With --reboot rolling it is a change that reboots the hosts.
+    """
+    rolling = reboot_options.rolling()
     if rolling is not None:
-        _roll(request, kind, common, rolling, shell, yes=rebooting.yes, dry_run=dry_run)
+        _roll(request, kind, common, rolling, shell, yes=reboot_options.yes, dry_run=dry_run)
         return
     from gpuops.api import configure
     from gpuops.console.opening import open_site, remember

@@ -40,13 +40,13 @@ def idle(
     replay: Annotated[
         str | None,
         typer.Option(
-            metavar="SINCE", help="What the policy's nights since then would have taken: 7d, 2w or 2026-11-20."
+            metavar="SINCE", help="Count what the policy's nights since then would have taken: 7d, 2w or 2026-11-20."
         ),
     ] = None,
 ) -> None:
     """Say whether each desktop is idle, busy or unknown, and which source decides. Changes nothing.
 
-    A night takes only what is idle here, and asks again just before. Without a policy no VM is called idle.
+    A night takes only desktops that are idle, and checks again just before. Without a policy no VM is called idle.
 
     \b
     Examples:
@@ -69,20 +69,20 @@ def idle(
     output.show(idle_text(judged, inventory, explain=vm is not None), idle_document(judged, inventory, policy_name))
 
 
-def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str | None, vm: str | None) -> None:
+def _replay(common: CommonOptions, policy: Policy | None, since: str, pool: str | None, vm: str | None) -> None:
     """Print what the policy's nights since then would have taken. Raises UsageError before vCenter is read."""
     from gpuops.config.date_text import parse_since
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.extensions import load
 
-    if night is None:
+    if policy is None:
         raise UsageError("--replay needs a policy", hint="add --policy FILE: it defines the pools and the windows")
     if vm is not None:
-        raise UsageError("--replay and --vm exclude each other", hint="leave out --vm: a replay only counts desktops")
+        raise UsageError("--replay and --vm exclude each other", hint="remove --vm: a replay only counts desktops")
     with open_site(common) as site:
         inventory = read_inventory(site, common)
         begin = parse_since("--replay", since, inventory.taken_at)
-        outcome = load("gpuops.extras.observe.replaying.idle_replay")(inventory, site, night, begin, pool=pool)
+        outcome = load("gpuops.extras.observe.replaying.idle_replay")(inventory, site, policy, begin, pool=pool)
     output.show(*load("gpuops.extras.observe.view.replay_views")(outcome))
 
 
@@ -95,15 +95,15 @@ def queue(
         str | None,
         typer.Option(
             metavar="MOMENT",
-            help="Of the night that would begin then, such as 22:00 in the policy's zone; default: now, or the next.",
+            help="When the night would begin, such as 22:00 in the policy's zone; default: now, or the next night.",
         ),
     ] = None,
-    saved: Saved = None,
+    inventory_file: Saved = None,
 ) -> None:
     """Show the ML queue in tonight's order: which ML VMs start, which wait and why. Changes no vCenter.
 
-    Where the policy says `fair_share`, also how its teams stand: weights, GPU-hours of late, what they may still have.
-    Without --policy it goes by the policy that the last night ran under.
+    If the policy has `fair_share`, also its teams: weights, recent GPU-hours, and how many they may still use.
+    Without --policy it uses the policy of the last night.
 
     \b
     Examples:
@@ -118,7 +118,7 @@ def queue(
 
     rules = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
-    with open_site(common, saved=saved) as site:
+    with open_site(common, inventory_file=inventory_file) as site:
         look = queue_look(rules, site, moment)
     output.show(queue_text(look), queue_document(look))
 
@@ -137,18 +137,18 @@ def _group() -> None:
 def broker_show(common: CommonOptions) -> None:
     """Show each desktop pool with its machines and sessions, and whether a rotation can gate it. Changes nothing.
 
-    A pool that cannot be gated is named with the reason. Whose sessions they are is not asked for.
+    A pool that cannot be gated is shown with the reason. The users of the sessions are not read.
 
     \b
     Example:
       gpuops broker show --vcenter sim:vdi
     """
-    from gpuops.api import broker_show as ask
+    from gpuops.api import broker_show as read_broker
     from gpuops.console.opening import open_site
     from gpuops.report.nights.desktop_use_view import BrokerShowDocument, broker_text
 
     with open_site(common) as site:
-        state = ask(site)
+        state = read_broker(site)
     output.show(broker_text(state), BrokerShowDocument.made_of(state))
 
 
@@ -163,10 +163,10 @@ def listing(
     context: typer.Context,
     common: CommonOptions,
     since: Annotated[
-        str | None, typer.Option(metavar="SINCE", help="What began since then: 30d, 12w or a date in UTC.")
+        str | None, typer.Option(metavar="SINCE", help="Only those that began since then: 30d, 12w or a date in UTC.")
     ] = None,
-    kind: Annotated[EventKind | None, typer.Option(help="Nights alone, or changes alone.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N, the newest.")] = None,
+    kind: Annotated[EventKind | None, typer.Option(help="Only nights, or only changes.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N.")] = None,
 ) -> None:
     """Show past nights and changes: what was taken and is back, GPU-hours, incidents, who ran it. Asks no vCenter.
 
@@ -186,8 +186,9 @@ def listing(
         return
     began = parse_since("--since", since, clock.wall_clock()) if since is not None else None
     state_dir, url = journal_of(common)
-    only = vcenter_of_site(common)
-    events = past_events(state_dir, url, since=began, kind=kind, limit=limit, vcenter=only)
+    # with --site, each process shows its own vCenter; otherwise all in the journal are shown
+    vcenter_uuid = vcenter_of_site(common)
+    events = past_events(state_dir, url, since=began, kind=kind, limit=limit, vcenter=vcenter_uuid)
     filter_text = f" of kind {kind.value}" if kind is not None else ""
     filter_text += f" since {format_minute(began)} UTC" if began is not None else ""
     output.show(history_text(events, filter_text), HistoryDocument.made_of(events), csv=lambda: history_csv(events))

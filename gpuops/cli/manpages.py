@@ -1,8 +1,8 @@
-"""Man pages: one of section 1 for every command, made from its own help, one of section 7 for every page of the manual.
+"""Makes a man page of section 1 from the help of each command, and one of section 7 from each page of the manual.
 
 python -m gpuops.cli.manpages DIRECTORY     writes them into man1 and man7 there: `man -M DIRECTORY gpuops-attach`
 
-Nothing in them is written twice, and nothing tells when they were made: the same sources give the same files.
+They contain no date: the same sources give the same files.
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ from gpuops import __version__
 from gpuops.cli.first_steps import help
 from gpuops.cli.first_steps.help import option_table
 
-_SHAPES: Final = (
+_INLINE_MARKUP: Final = (
     (re.compile(r"`([^`]+)`"), r"\\fB\1\\fR"),
     (re.compile(r"\*\*([^*]+)\*\*"), r"\\fB\1\\fR"),
     (re.compile(r"\[([^\]]+)\]\([^)]+\)"), r"\1"),
 )
-"""What of a line of Markdown has a shape of its own on a page: code and bold as bold, a link as its words."""
+"""Patterns of Markdown inside a line, and their roff: code and bold become bold, a link becomes its words."""
 
 
 def pages(root: Any, manual: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Path and text of every man page: of the commands below the root, and of the manual's topics by name."""
+    """Yield path and text of every man page: of the commands below the root, and of the topics of the manual."""
     for words, context in _contexts(root, ("gpuops",), None):
         name = "-".join(words)
-        yield f"man1/{name}.1", _command(words, context)
+        yield f"man1/{name}.1", _command_page(words, context)
     for topic, text in {**manual, "options": option_table(root)}.items():
-        yield f"man7/gpuops-{topic}.7", _topic(topic, text)
+        yield f"man7/gpuops-{topic}.7", _topic_page(topic, text)
 
 
 def write(directory: Path) -> int:
     """Write all pages below the directory, and return their number."""
-
     from gpuops.cli.app import app
 
     count = 0
@@ -59,20 +58,28 @@ def _contexts(command: Any, words: tuple[str, ...], parent: Any) -> Iterator[tup
             yield from _contexts(commands[name], (*words, name), context)
 
 
-def _command(words: tuple[str, ...], context: Any) -> str:
+def _command_page(words: tuple[str, ...], context: Any) -> str:
     """Return the man page of a command as troff."""
     command, name = context.command, "-".join(words)
-    first, *paragraphs = re.split(r"\n\n", (command.help or "").strip())
-    description = " ".join(first.split())
-    lines = [*_head(name, 1), f"{_text(name)} \\- {_text(description.rstrip('.'))}", ".SH SYNOPSIS"]
+    summary, *paragraphs = re.split(r"\n\n", (command.help or "").strip())
+    description = " ".join(summary.split())
+    lines = [
+        *_page_header(name, 1),
+        f"{_escape_text(name)} \\- {_escape_text(description.rstrip('.'))}",
+        ".SH SYNOPSIS",
+    ]
     usage = " ".join(command.collect_usage_pieces(context))
-    lines += [f"\\fB{_text(' '.join(words))}\\fR {_text(usage)}", ".SH DESCRIPTION", _line(description)]
+    lines += [
+        f"\\fB{_escape_text(' '.join(words))}\\fR {_escape_text(usage)}",
+        ".SH DESCRIPTION",
+        _roff_line(description),
+    ]
     for paragraph in paragraphs:
         is_example = paragraph.startswith("\b")
         lines += (
             _verbatim(paragraph.lstrip("\b\n").splitlines())
             if is_example
-            else [".PP", _line(" ".join(paragraph.split()))]
+            else [".PP", _roff_line(" ".join(paragraph.split()))]
         )
     if command.epilog:
         lines += _verbatim(command.epilog.lstrip("\b\n").splitlines())
@@ -80,22 +87,26 @@ def _command(words: tuple[str, ...], context: Any) -> str:
     for names, description in filter(
         None, (parameter.get_help_record(context) for parameter in command.get_params(context))
     ):
-        lines += [".TP", f"\\fB{_text(names)}\\fR", _line(description) or "\\&"]
+        lines += [".TP", f"\\fB{_escape_text(names)}\\fR", _roff_line(description) or "\\&"]
     if commands := getattr(command, "commands", None):
         lines += [
             ".SH COMMANDS",
-            *(f".br\n\\fB{_text('-'.join((*words, command_name)))}\\fR(1)" for command_name in commands),
+            *(f".br\n\\fB{_escape_text('-'.join((*words, command_name)))}\\fR(1)" for command_name in commands),
         ]
     lines += [".SH SEE ALSO", "\\fBgpuops\\fR(1), \\fBgpuops\\-commands\\fR(7), \\fBgpuops\\-exit\\-codes\\fR(7)"]
     return "\n".join(lines) + "\n"
 
 
-def _topic(topic: str, text: str) -> str:
+def _topic_page(topic: str, text: str) -> str:
     """Return the man page of a page of the manual as troff."""
     title, _, body = text.partition("\n")
     name = f"gpuops-{topic}"
-    lines = [*_head(name, 7), f"{_text(name)} \\- {_text(title.removeprefix('# '))}", ".SH DESCRIPTION"]
-    example: list[str] | None = None
+    lines = [
+        *_page_header(name, 7),
+        f"{_escape_text(name)} \\- {_escape_text(title.removeprefix('# '))}",
+        ".SH DESCRIPTION",
+    ]
+    example: list[str] | None = None  # the lines since the opening ``` of a code block
     for line in body.splitlines():
         if line.lstrip().startswith("```"):
             lines += _verbatim(example) if example is not None else []
@@ -103,34 +114,36 @@ def _topic(topic: str, text: str) -> str:
         elif example is not None:
             example.append(line)
         elif not line.startswith(("<!--", "|--")):
-            lines.append(_shape_line(line))
+            lines.append(_markdown_to_roff(line))
     return "\n".join(lines) + "\n"
 
 
-def _shape_line(line: str) -> str:
+def _markdown_to_roff(line: str) -> str:
     """Return a line of Markdown outside of examples: a heading, an item, a row of a table, or text."""
     if line.startswith("## "):
-        return f".SH {_line(line[3:].upper())}"
+        return f".SH {_roff_line(line[3:].upper())}"
     if list_match := re.match(r"(?:- |\d+\. )(.*)", line):
-        return f".IP \\(bu 2\n{_line(list_match[1])}"
+        return f".IP \\(bu 2\n{_roff_line(list_match[1])}"
     if line.startswith("|"):
-        first, *cells = (cell.strip() for cell in line.strip("| ").split(" | "))
-        return f".TP\n{_line(first) or chr(92) + '&'}\n{_line(' - '.join(filter(None, cells))) or chr(92) + '&'}"
-    return _line(line) if line.strip() else ".PP"
+        first_cell, *cells = (cell.strip() for cell in line.strip("| ").split(" | "))
+        # roff needs a text in both lines; \& is invisible
+        term, description = (_roff_line(cell) or "\\&" for cell in (first_cell, " - ".join(filter(None, cells))))
+        return f".TP\n{term}\n{description}"
+    return _roff_line(line) if line.strip() else ".PP"
 
 
-def _head(name: str, section: int) -> list[str]:
-    return [f'.TH {_text(name.upper())} {section} "" "gpuops {__version__}" "gpuops"', ".SH NAME"]
+def _page_header(name: str, section: int) -> list[str]:
+    return [f'.TH {_escape_text(name.upper())} {section} "" "gpuops {__version__}" "gpuops"', ".SH NAME"]
 
 
 def _verbatim(lines: list[str]) -> list[str]:
-    return [".PP", ".RS 2", ".nf", *(_escape_request(_text(line)) for line in lines), ".fi", ".RE"]
+    return [".PP", ".RS 2", ".nf", *(_escape_request(_escape_text(line)) for line in lines), ".fi", ".RE"]
 
 
-def _line(text: str) -> str:
+def _roff_line(text: str) -> str:
     """Return a line with bold text and links as roff, with requests of roff escaped."""
-    shaped = _text(text.strip())
-    for shape, as_roff in _SHAPES:
+    shaped = _escape_text(text.strip())
+    for shape, as_roff in _INLINE_MARKUP:
         shaped = shape.sub(as_roff, shaped)
     return _escape_request(shaped)
 
@@ -139,11 +152,11 @@ def _escape_request(text: str) -> str:
     return f"\\&{text}" if text.startswith((".", "'")) else text
 
 
-def _text(text: str) -> str:
+def _escape_text(text: str) -> str:
     return text.replace("\\", "\\e").replace("-", "\\-")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("error: say where the man pages shall lie\nnext: python -m gpuops.cli.manpages DIRECTORY")
+        sys.exit("error: a directory for the man pages is needed\nnext: python -m gpuops.cli.manpages DIRECTORY")
     sys.stdout.write(f"{write(Path(sys.argv[1]))} man pages in {sys.argv[1]}\n")

@@ -18,7 +18,6 @@ from gpuops.plan.guest.rows import GuestNeeds, MustHave
 
 if TYPE_CHECKING:
     from gpuops.api import Site
-    from gpuops.model.nights.ml_queue import SshDoor
     from gpuops.model.vcenter.inventory import Inventory
 
 
@@ -30,7 +29,9 @@ def doctor(
     scope: Scope,
     roles: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Compare what this login may do with these roles: templates/roles/*.yaml."),
+        typer.Option(
+            metavar="FILE", help="Compare the privileges of this login with these roles: templates/roles/*.yaml."
+        ),
     ] = None,
     policy: Annotated[
         Path | None,
@@ -39,13 +40,13 @@ def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 for anything worse than a note.")] = False,
     assumptions: Annotated[
         bool,
-        typer.Option("--assumptions", help="List the rules gpuops goes by, and which of them this vCenter shows."),
+        typer.Option("--assumptions", help="List the rules that gpuops assumes, and which of them this vCenter shows."),
     ] = False,
 ) -> None:
     """Say what stands in the way on hosts, GPUs and VMs, each with its reason and what to do. Changes nothing.
 
-    With --host-shell ssh the hosts' own nvidia-smi is asked too, for MIG mode and ECC. With --assumptions
-    tasks, events and counters of vCenter are read too, to judge the rules of vSphere and NVIDIA that gpuops goes by.
+    With --host-shell ssh it also runs nvidia-smi on the hosts, for MIG mode and ECC. With --assumptions it also reads
+    tasks, events and counters of vCenter, to judge the rules of vSphere and NVIDIA that gpuops assumes.
 
     \b
     Examples:
@@ -58,8 +59,8 @@ def doctor(
     if assumptions:
         if roles is not None or policy is not None or scope != Scope():
             raise UsageError(
-                "--assumptions is about the whole vCenter: it excludes --host, --cluster, --roles and --policy",
-                hint="gpuops doctor --assumptions lists all rules",
+                "--assumptions is about the complete vCenter: it excludes --host, --cluster, --roles and --policy",
+                hint="run gpuops doctor --assumptions without these options",
             )
         _list_assumptions(common, host_shell, strict=strict)
         return
@@ -70,10 +71,10 @@ def doctor(
     from gpuops.report.monitoring.doctor_view import doctor_document, doctor_text
 
     wishes = load_roles(roles) if roles is not None else ()
-    called = (load_policy(policy), policy) if policy is not None else None
+    policy_and_file = (load_policy(policy), policy) if policy is not None else None
     with open_site(common) as site:
         host_shell.give_to(site)
-        examination = examine(site, scope, wishes, called)
+        examination = examine(site, scope, wishes, policy_and_file)
     remember(common, examination.inventory)
     output.show(doctor_text(examination), doctor_document(examination))
     output.leave(report_exit_code(refused=strict and not examination.healthy))
@@ -94,14 +95,16 @@ def _list_assumptions(common: CommonOptions, host_shell: HostShellOptions, *, st
 
 
 roles = VerbTable("roles", "Compare vCenter's roles with those that gpuops needs, and make them.")
-RoleFile = Annotated[Path, typer.Option("--file", metavar="FILE", help="The roles wanted: templates/roles/*.yaml.")]
+RoleFile = Annotated[
+    Path, typer.Option("--file", metavar="FILE", help="The file with the roles: templates/roles/*.yaml.")
+]
 
 
 @roles.command("show")
 @spread
 @reads_sites
 def roles_show(common: CommonOptions, file: RoleFile) -> None:
-    """Show which of the wanted roles are there, and what each lacks or has too much. Changes nothing.
+    """Show which roles of the file exist, and which privileges each lacks or has in excess. Changes nothing.
 
     \b
     Example:
@@ -117,9 +120,9 @@ def roles_apply(
     file: RoleFile,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written; change nothing.")] = False,
 ) -> None:
-    """Make the wanted roles in vCenter, and bring those of the same name to what is wanted.
+    """Create the roles of the file in vCenter, and change roles of the same name to match the file.
 
-    Needs Authorization.ModifyRoles. Gives no account any role: that is an administrator's, where each `where` says.
+    Needs Authorization.ModifyRoles. It assigns no role: an administrator does that on the objects in each `where`.
 
     \b
     Example:
@@ -129,14 +132,14 @@ def roles_apply(
 
 
 def _compare_roles(common: CommonOptions, file: Path, *, apply: bool) -> None:
-    from gpuops.api import roles as bring
+    from gpuops.api import roles as compare_roles
     from gpuops.config.role_file import load_roles
     from gpuops.console.opening import open_site
     from gpuops.report.monitoring.doctor_view import roles_document, roles_text
 
     wishes = load_roles(file)
     with open_site(common) as site:
-        states = bring(wishes, site, apply=apply)
+        states = compare_roles(wishes, site, apply=apply)
     output.show(roles_text(states), roles_document(states))
 
 
@@ -145,14 +148,14 @@ def _compare_roles(common: CommonOptions, file: Path, *, apply: bool) -> None:
 def readiness(
     common: CommonOptions,
     scope: Scope,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 where a host cannot be emptied.")] = False,
-    saved: Annotated[
-        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved snapshot, without a vCenter.")
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 if a host cannot be emptied.")] = False,
+    inventory_file: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Use a saved snapshot, without a vCenter.")
     ] = None,
 ) -> None:
     """Say of each host with GPUs whether it can be emptied, and whether it can be lost. Changes nothing.
 
-    With --host also which VM goes where, in which order. A rolling change asks the same before its first host.
+    With --host also which VM goes where, in which order. A rolling change checks the same before its first host.
 
     \b
     Examples:
@@ -164,8 +167,8 @@ def readiness(
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.report.monitoring.readiness_view import readiness_document, readiness_text
 
-    with open_site(common, saved=saved) as site:
-        answer = api.readiness(scope, read_inventory(site, common, saved=saved), site)
+    with open_site(common, inventory_file=inventory_file) as site:
+        answer = api.readiness(scope, read_inventory(site, common, inventory_file=inventory_file), site)
     output.show(readiness_text(answer, scope), readiness_document(answer))
     output.leave(report_exit_code(refused=strict and not answer.ready))
 
@@ -179,32 +182,38 @@ def guest_check(
     common: CommonOptions,
     vm: Annotated[
         str | None,
-        typer.Option(metavar="VM", autocompletion=completion.vms, help="This VM, or those with a GPU so named."),
+        typer.Option(
+            metavar="VM", autocompletion=completion.vms, help="This VM, or a pattern for VMs with a GPU: ml-*."
+        ),
     ] = None,
     pool: Annotated[str | None, typer.Option(metavar="NAME", help="The VMs of this pool of the policy.")] = None,
     policy: Annotated[Path | None, PolicyFile] = None,
-    via: Annotated[GuestWay, typer.Option(help="How guests are asked.")] = GuestWay.TOOLS,
+    via: Annotated[GuestWay, typer.Option(help="How the check runs in guests.")] = GuestWay.TOOLS,
     ssh_user: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --via ssh: who enters them (root).")
+        str | None, typer.Option(metavar="NAME", help="With --via ssh: the user in the guests (root).")
     ] = None,
     ssh_host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Their address, {vm} is the VM's name ({vm}).")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="With --via ssh: the address, with {vm} for the VM's name ({vm})."),
     ] = None,
-    ssh_port: Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT", help="Their port (22).")] = None,
+    ssh_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, metavar="PORT", help="With --via ssh: the port (22).")
+    ] = None,
     framework: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[VERSION]", help="A framework that python3 must have there: torch>=2.3."),
+        typer.Option(metavar="NAME[VERSION]", help="A framework that python3 in the guest must have: torch>=2.3."),
     ] = None,
     expect: Annotated[
-        list[MustHave] | None, typer.Option(help="What must be there, and is else only looked at where it is.")
+        list[MustHave] | None,
+        typer.Option(help="What must be present; without this it is checked only if it is present."),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 3 unless every row of every guest passes.")
     ] = False,
 ) -> None:
-    """Say of guests whether driver, licence, CUDA, frameworks, RDMA and clock are ready. Changes nothing.
+    """Say whether driver, licence, CUDA, frameworks, RDMA and clock of guests are ready. Changes nothing.
 
-    In each guest one program is run, by VMware Tools as GPUOPS_GUEST_USERNAME, or over SSH. Linux and Windows.
+    Runs one program in each guest, over VMware Tools as GPUOPS_GUEST_USERNAME, or over SSH. Linux and Windows.
 
     \b
     Examples:
@@ -215,13 +224,12 @@ def guest_check(
     from gpuops import api
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, read_inventory
-    from gpuops.plan.guest.guest_check import GuestQuestion, parse_frameworks
+    from gpuops.plan.guest.guest_check import GuestQuestion, ssh_door, wanted_frameworks
     from gpuops.report.monitoring.doctor_view import guest_check_document, guest_check_text
 
-    needs = GuestNeeds(parse_frameworks(framework or ()), frozenset(expect or ()))
-    question = GuestQuestion(vm, pool, needs, _door(via, ssh_user, ssh_host, ssh_port)).checked(
-        policy=policy is not None
-    )
+    needs = GuestNeeds(wanted_frameworks(framework or ()), frozenset(expect or ()))
+    question = GuestQuestion(vm, pool, needs, ssh_door(via, ssh_user, ssh_host, ssh_port))
+    question = question.checked(policy=policy is not None)
     rules = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
         site.say = output.note
@@ -230,21 +238,13 @@ def guest_check(
     output.leave(report_exit_code(refused=strict and not verdicts.ready))
 
 
-def _door(via: GuestWay, user: str | None, host: str | None, port: int | None) -> SshDoor | None:
-    from gpuops.plan.guest.guest_check import ssh_door
-
-    return ssh_door(via, user, host, port)
-
-
 @spread
 @reads_sites
 def inventory(
     common: CommonOptions,
     host_shell: HostShellOptions,
-    vms: Annotated[bool, typer.Option("--vms", help="A table of the VMs with GPU devices.")] = False,
-    hosts: Annotated[
-        bool, typer.Option("--hosts", help="Each host, where more than 20 would be shown as a summary.")
-    ] = False,
+    vms: Annotated[bool, typer.Option("--vms", help="Show a table of the VMs with GPU devices.")] = False,
+    hosts: Annotated[bool, typer.Option("--hosts", help="Show each host, also if there are more than 20.")] = False,
     cluster: Annotated[
         str | None,
         typer.Option(help="Only the hosts of this cluster.", metavar="NAME", autocompletion=completion.clusters),
@@ -266,13 +266,16 @@ def inventory(
     ] = None,
     free: Annotated[
         bool,
-        typer.Option("--free", help="Only GPUs with room for a vGPU (of --profile), or whole and unheld."),
+        typer.Option("--free", help="Only GPUs with room for a vGPU (of --profile), and free whole GPUs."),
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="The first N hosts (with --vms: VMs), and how many more.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Show only the first N hosts (with --vms: VMs), and the number of others."
+        ),
     ] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the snapshot, to plan on it later.")] = None,
-    saved: Annotated[
+    inventory_file: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Show a saved snapshot, without a vCenter.")
     ] = None,
 ) -> None:
@@ -294,24 +297,24 @@ def inventory(
     if vms and (hosts or free):
         raise UsageError(f"--vms and --{'hosts' if hosts else 'free'} exclude each other", hint="give one of them")
     filters = FleetFilters(cluster, host, profile, holder, free)
-    with open_site(common, saved=saved) as site:
-        host_shell.give_to(site, saved)
-        fleet_now = site.with_vgpus(read_inventory(site, common, saved=saved))
-        if save is not None and saved is None:
+    with open_site(common, inventory_file=inventory_file) as site:
+        host_shell.give_to(site, inventory_file)
+        fleet_now = site.with_vgpus(read_inventory(site, common, inventory_file=inventory_file))
+        if save is not None and inventory_file is None:  # a saved inventory has these offers already
             fleet_now = _with_offers(fleet_now, site)
     if save is not None:
         from gpuops.config import snapshot
 
         snapshot.save(fleet_now, save)
-    part = fleet(fleet_now, catalog_of(fleet_now), filters)
-    shows_all = filters == FleetFilters() and limit is None and not hosts
+    filtered_fleet = fleet(fleet_now, catalog_of(fleet_now), filters)
+    is_unfiltered = filters == FleetFilters() and limit is None and not hosts
     if vms:
-        text = vms_text(part, limit)
-    elif shows_all and len(part.gpu_hosts) > MOST_HOSTS:
-        text = summary_text(part)
+        text = vms_text(filtered_fleet, limit)
+    elif is_unfiltered and len(filtered_fleet.gpu_hosts) > MOST_HOSTS:
+        text = summary_text(filtered_fleet)
     else:
-        text = fleet_text(part, limit)
-    output.show(text, fleet_document(part, limit))
+        text = fleet_text(filtered_fleet, limit)
+    output.show(text, fleet_document(filtered_fleet, limit))
 
 
 def _with_offers(snapshot: Inventory, site: Site) -> Inventory:

@@ -25,9 +25,12 @@ def mark(
     common: CommonOptions,
     run_options: RunOptions,
     policy: Annotated[Path, PolicyFile],
-    opt_in: Annotated[bool, typer.Option("--opt-in", help="The mark by which owners agree (`owner`).")] = False,
+    opt_in: Annotated[
+        bool, typer.Option("--opt-in", help="The mark by which owners agree to nights (`owner` in the policy).")
+    ] = False,
     opt_out: Annotated[
-        bool, typer.Option("--opt-out", help="The mark that keeps a desktop out of every night (`opt_out`).")
+        bool,
+        typer.Option("--opt-out", help="The mark that keeps a desktop out of every night (`opt_out` in the policy)."),
     ] = False,
     vm: Annotated[
         list[str] | None,
@@ -44,7 +47,8 @@ def mark(
 ) -> None:
     """Set or clear the custom attribute by which owners agree to nights, or keep a desktop out of them.
 
-    A second run changes nothing. Another owner's value is neither overwritten nor cleared. A tag is set in vCenter.
+    A second run changes nothing. Another owner's value is neither overwritten nor cleared. If the policy uses a tag,
+    set it in vCenter.
 
     \b
     Examples:
@@ -70,11 +74,11 @@ def clear_marker(
     vm: Annotated[list[str], typer.Option("--vm", metavar="VM", help="A VM that no night of this vCenter took.")],
     policy: Annotated[Path | None, PolicyFile] = None,
 ) -> None:
-    """Clear the rotation marker of a VM and do nothing else to it: of a copy, or where the marker cannot be read.
+    """Clear the rotation marker of a VM, such as a copy or one with an unreadable marker; change nothing else.
 
     A copy of a VM that a night took carries the night's marker too. Afterwards no return touches or names it. Refused
     for a VM that an open night of the journal holds: rotate day brings that back and clears its marker.
-    Without --policy it goes by the marker of the last night's policy.
+    Without --policy it uses the marker of the last night's policy.
 
     \b
     Example:
@@ -106,8 +110,8 @@ def adopt(
     """Take over VMs that nights of another vCenter took and that are in this vCenter now; rotate day returns them.
 
     A vCenter that was rebuilt has a new instance uuid and no markers. rotate day then names the VMs of its open nights
-    and touches none, because the other vCenter may still exist. Both must be in one journal. Nothing is asked of
-    vCenter; VMs that are not here stay with the other vCenter.
+    and touches none, because the other vCenter may still exist. Both must be in one journal. vCenter is not changed;
+    VMs that are not in this vCenter stay with the other one.
 
     \b
     Example:
@@ -132,7 +136,7 @@ rotate = VerbTable("rotate", "Suspend idle desktops for ML VMs at night, and bri
 
 
 def _tell_begun() -> None:
-    """Tell the unit of systemd that runs it; first of all, for a unit whose process ends without it has failed."""
+    """Tell systemd that the run has begun. Call it first: systemd counts a process that ends before as failed."""
     from gpuops.execute.state.service_manager import BEGUN, tell_systemd
 
     tell_systemd(BEGUN)
@@ -144,16 +148,16 @@ def night(
     run_options: RunOptions,
     policy: Annotated[Path, PolicyFile],
     by_timer: ByTimer = False,
-    saved: Saved = None,
+    inventory_file: Saved = None,
     fleet: Annotated[
-        bool, typer.Option("--fleet", help="Ask the runners for it (gpuops help sites); it is not waited for.")
+        bool, typer.Option("--fleet", help="Ask the runners to run it (gpuops help sites), and do not wait for it.")
     ] = False,
 ) -> None:
     """Suspend the idle desktops that the policy selects, and start the ML VMs that fit.
 
-    Without a terminal, by cron or systemd, a policy without `windows` is refused unless it says `windows: any`.
-    Outside a window of the policy it is refused (exit code 3), as the example is by day; with --by-timer there is then
-    nothing to do (exit code 0).
+    Without a terminal (cron, systemd) a policy without `windows` is refused, unless it has `windows: any`. Outside the
+    windows of the policy the command is refused (exit code 3), as the example is by day; with --by-timer it does
+    nothing (exit code 0).
 
     \b
     Example:
@@ -162,10 +166,10 @@ def night(
     if fleet:
         from gpuops.extensions import load
 
-        if run_options.dry_run or saved is not None:
+        if run_options.dry_run or inventory_file is not None:
             raise UsageError(
-                "--fleet asks the runners for the night: it cannot be combined with --dry-run or --inventory",
-                hint="without --fleet, gpuops rotate night --dry-run shows the plan",
+                "--fleet asks the runners to run the night: it cannot be combined with --dry-run or --inventory",
+                hint="remove --fleet: gpuops rotate night --dry-run shows the plan",
             )
         load("gpuops.extras.fleet.cli.ask_fleet")(common, policy, yes=run_options.yes)
         return
@@ -173,7 +177,7 @@ def night(
     from gpuops.console.running import carry_out, policy_of_run, waits_for_answer
 
     _tell_begun()
-    rules = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or saved is not None)
+    rules = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or inventory_file is not None)
     carry_out(
         partial(
             rotate_night,
@@ -185,7 +189,7 @@ def night(
         "rotate-night",
         common,
         run_options,
-        saved=saved,
+        inventory_file=inventory_file,
         require_verified=True,
     )
 
@@ -206,12 +210,12 @@ def plan(
     every_vm: Annotated[
         bool, typer.Option("--all", help="List every VM that stays, and the way back of every desktop.")
     ] = False,
-    saved: Saved = None,
+    inventory_file: Saved = None,
 ) -> None:
     """Show the night that would begin at a moment: desktops to suspend, a host for each ML VM, and the way back.
 
-    It is planned on what vCenter shows now. Every VM of the pools and of the queue has its reason. Changes nothing.
-    Without --policy it goes by the policy that the last night ran under.
+    It is planned on what vCenter shows now, with a reason for each VM of the pools and of the queue. Changes nothing.
+    Without --policy it uses the policy of the last night.
 
     \b
     Examples:
@@ -227,7 +231,7 @@ def plan(
 
     rules = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
-    with open_site(common, saved=saved) as site:
+    with open_site(common, inventory_file=inventory_file) as site:
         preview = rotate_plan(rules, site, moment, policy_file=policy)
     output.show(preview_text(preview, every_vm=every_vm), preview_document(preview))
     output.leave(preview.exit_code)
@@ -242,9 +246,9 @@ def day(
 ) -> None:
     """End the night and bring every desktop back: stop its ML VMs, resume what it suspended. Safe at any time.
 
-    What the journal knows is returned under the policy of its night, wherever it is by now and whatever it is called.
-    With --policy, markers that the journal knows nothing of are believed where that policy says, otherwise where the
-    last night's does. With --by-timer a call in an open window does nothing until the return is due.
+    VMs in the journal are returned under the policy of their night, even if they were moved or renamed since. Markers
+    of VMs that are not in the journal are read as --policy says, or else the last night's policy. With --by-timer a
+    call in an open window does nothing until the return is due.
 
     \b
     Example:
@@ -361,7 +365,7 @@ def init(
 def skip_next(
     common: CommonOptions,
     policy: Annotated[Path, PolicyFile],
-    undo: Annotated[bool, typer.Option("--undo", help="Take the night after all.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Run the night after all.")] = False,
 ) -> None:
     """Skip the next night of a policy: the one that is open and has taken nothing, or else the first to open.
 

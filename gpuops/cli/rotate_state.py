@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuops.plan.rotation.nights.watch_look import WatchReport
     from gpuops.report.document import Document
 
-EVERY_S: Final = 5.0
+FOLLOW_EVERY_S: Final = 5.0
 
 
 @spread
@@ -36,13 +36,16 @@ def status(
     common: CommonOptions,
     policy: Annotated[Path | None, PolicyFile] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Look every 5 seconds, and show it anew when it changed; Ctrl-C ends it.")
+        bool,
+        typer.Option(
+            "--follow", help="Look every 5 seconds, and print the status again when it has changed; Ctrl-C ends it."
+        ),
     ] = False,
 ) -> None:
     """Show what the nights took, where each VM is now, and whether a run is under way or was cut off. Changes nothing.
 
-    Without --policy it goes by the policy that the last night ran under; a machine that knows of none needs it where
-    the policy names a marker of its own. A damaged journal is said, and vCenter's markers are shown: exit code 7.
+    Without --policy it uses the policy of the last night. A machine whose journal has no night needs --policy if the
+    policy names its own marker. If the journal is damaged, it says so and shows vCenter's markers: exit code 7.
 
     \b
     Example:
@@ -56,7 +59,7 @@ def status(
     rules = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
         if follow:
-            _watch(lambda: rotate_status(site, rules, policy_file=policy))
+            _follow(lambda: rotate_status(site, rules, policy_file=policy))
             return
         state = rotate_status(site, rules, policy_file=policy)
     _show(state)
@@ -69,34 +72,35 @@ def _show(state: RotationStatus) -> None:
     output.show(status_text(state), status_document(state))
 
 
-def _watch(look: Callable[[], RotationStatus]) -> None:
+def _follow(look: Callable[[], RotationStatus]) -> None:
+    """Print the status each time that it has changed, until Ctrl-C."""
     from gpuops.report.layout import Text
 
     try:
-        for state in changes(look, clock.rounds((EVERY_S,))):
+        for state in changed_states(look, clock.rounds((FOLLOW_EVERY_S,))):
             output.progress(Text(format_second(clock.wall_clock().astimezone()), "dim"))
             _show(state)
     except KeyboardInterrupt:
-        return  # how a watch ends
+        return  # the usual end
 
 
-def changes(look: Callable[[], RotationStatus], rounds: Iterable[object]) -> Iterator[RotationStatus]:
+def changed_states(look: Callable[[], RotationStatus], rounds: Iterable[object]) -> Iterator[RotationStatus]:
     """Yield the first look, and each that differs from the one before; continue while vCenter does not answer."""
     from gpuops.report.layout import Text
 
     last_document: Document | None = None
-    outage = ""
+    reported_outage = ""
     for _ in rounds:
         try:
             state = look()
-        except VcenterUnreachable as lost:
+        except VcenterUnreachable as error:
             if last_document is None:
                 raise  # nothing answered from the beginning: a wrong address rather than a restart
-            if lost.message != outage:
-                output.note(Text(f"warning: {lost.message}", "yellow"))
-            outage = lost.message
+            if error.message != reported_outage:
+                output.note(Text(f"warning: {error.message}", "yellow"))
+            reported_outage = error.message
         else:
-            outage = ""
+            reported_outage = ""
             document = _without_lease_renewal(state)
             if document != last_document:
                 last_document = document
@@ -127,13 +131,16 @@ def _group() -> None:
 def verify(
     common: CommonOptions,
     head: Annotated[
-        str, typer.Option(metavar="SEQ:CHECKSUM", help="A head that an earlier audit printed: it must still be there.")
+        str,
+        typer.Option(
+            metavar="SEQ:CHECKSUM", help="The head that an earlier audit printed; the journal must still contain it."
+        ),
     ] = "",
 ) -> None:
     """Check every record of the journal against the one before it. Asks no vCenter, and changes nothing.
 
-    Exit code 7 names the first record that was changed, dropped, moved or added. A journal whose end was cut off can
-    be found out by a head that was noted elsewhere.
+    With exit code 7 it names the first record that was changed, dropped, moved or added. To detect a journal whose end
+    was cut off, note the head elsewhere and pass it with --head.
 
     \b
     Example:
@@ -182,18 +189,23 @@ def overdue(common: CommonOptions) -> None:
 def unlock(
     common: CommonOptions,
     nonce: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The very lease that is meant; without it, who holds it.")
+        str | None,
+        typer.Option(
+            "--id", metavar="ID", help="The id of the lease to give back; without it the holder and the id are shown."
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even of a lease that was renewed a moment ago.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Give back a lease that was renewed within the last 90 seconds, too.")
+    ] = False,
     policy: Annotated[Path | None, PolicyFile] = None,
 ) -> None:
-    """Give back the lease of a run on another machine that is dead for certain; of this id and no other.
+    """Give back the lease of a run on another machine that is certainly dead, selected by --id.
 
-    It is not necessary: a lease that is not renewed runs out after three minutes. Without --id it says who holds it.
-    One that was renewed within the last 90 seconds is given back with --force alone: its run is alive, or died just
-    now. A run that lives all the same may end what it has in flight, and starts nothing once it looks at the lease.
-    Of a lock VM that was reverted to a snapshot the id is the highest lease number that was seen, as a night that is
-    refused for it says: the lock VM then carries that number again.
+    It is rarely necessary: a lease that is not renewed expires after three minutes. Without --id it shows the holder
+    and the id. A lease that was renewed within the last 90 seconds needs --force: its run is alive, or died just now.
+    A run that is still alive may finish its steps in flight, and starts no other once it looks at the lease.
+    After a lock VM was reverted to a snapshot, the id is the highest lease number that was seen, which the refusal of
+    the next night names: the lock VM then carries that number again.
 
     \b
     Example:
@@ -211,7 +223,7 @@ def unlock(
     text = f"given back: the lease of {lease.owner}"
     # no lease was held: only the number of a lock VM that was reverted was written again
     if not lease.nonce:
-        text = f"set right: the lock VM carries lease number {lease.epoch} again, and no run holds it"
+        text = f"corrected: the lock VM carries lease number {lease.epoch} again, and no run holds it"
     output.show(Text(text), RotateUnlockDocument.from_attributes(lease=lease))
 
 
@@ -225,10 +237,10 @@ def abandon(
 ) -> None:
     """Give up one VM of a night for good: no return waits for it or names it as missing any more.
 
-    Nothing is asked of vCenter: the VM stays as it is, its marker too. rotate restore --vm brings it back after all,
-    where that can be done. doctor and status name it until it is back.
+    vCenter is not changed: the VM and its marker stay as they are. rotate restore --vm can still bring it back, if that
+    is possible. doctor and status list it until it is back.
 
-    A VM that this machine's journal does not know is found by its marker: under the attribute that --policy names, or
+    A VM that is not in this machine's journal is found by its marker, in the attribute that --policy names, or else
     the last night's policy.
 
     \b
@@ -249,7 +261,7 @@ def abandon(
 def timers(
     common: CommonOptions,
     policy: Annotated[Path, PolicyFile],
-    cron: Annotated[bool, typer.Option("--cron", help="Print lines for a crontab.")] = False,
+    cron: Annotated[bool, typer.Option("--cron", help="Print crontab lines.")] = False,
     systemd: Annotated[
         bool, typer.Option("--systemd", help="Print drop-ins for timers of systemd; the default.")
     ] = False,
@@ -258,7 +270,7 @@ def timers(
         typer.Option(
             "--cron-tz/--no-cron-tz",
             show_default="as this machine's cron",
-            help="Whether that cron reads CRON_TZ, as cronie does; otherwise in this machine's own hours.",
+            help="Whether that cron reads CRON_TZ, as cronie does; otherwise in this machine's time zone.",
         ),
     ] = None,
 ) -> None:
@@ -277,7 +289,7 @@ def timers(
     from gpuops.report.nights.rotation_setup_view import cron_text, systemd_text, timers_document
 
     if cron and systemd:
-        raise UsageError("--cron and --systemd exclude each other", hint="leave one of them out")
+        raise UsageError("--cron and --systemd exclude each other", hint="remove one of the two options")
     calls = rotate_timers(load_policy(policy), cron_tz=cron_tz)
     text = cron_text(calls, str(policy.expanduser().absolute()), common.vcenter) if cron else systemd_text(calls)
     output.show(text.split("\n"), timers_document(calls))
@@ -288,7 +300,10 @@ def watch(
     common: CommonOptions,
     policy: Annotated[Path, PolicyFile],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Look once, show what would be done if it had been calm; change nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Look once, show what it would do if nothing had changed for long enough; change nothing."
+        ),
     ] = False,
     health: Annotated[
         str | None,
@@ -300,9 +315,9 @@ def watch(
 ) -> None:
     """Run ML VMs at any hour on GPUs that are free beyond the policy's reserve; stop them when desktops need these.
 
-    A service: it goes on until it is stopped (templates/gpuops-watch.service). What it has started then runs on;
-    `gpuops rotate day` ends that. The policy says `mode: spare-capacity`. Exit code 6 where another watch of this
-    machine runs, or a night holds VMs that the policy means.
+    A service that runs until it is stopped (templates/gpuops-watch.service). ML VMs that it started then keep running;
+    `gpuops rotate day` stops them. The policy needs `mode: spare-capacity`. Exit code 6 if another watch runs on this
+    machine, or a night holds VMs of the policy.
 
     \b
     Example:
@@ -324,25 +339,14 @@ def watch(
         if not dry_run:
             site.say = output.note
             collect_garbage_often()
-            alive = stack.enter_context(serve_health(address)).note_look if address is not None else None
-            rotate_watch(rules, site, _tell, alive, partial(_make_one_move, rules, site))
+            note_look = stack.enter_context(serve_health(address)).note_look if address is not None else None
+            rotate_watch(rules, site, _print_look, note_look)
         look = rotate_watch_look(rules, site)
     output.show(look_text(look), look_document(look))
 
 
-def _make_one_move(policy: Policy, site: Site) -> None:
-    """Make one move of the policy's `defrag`, and print it if one was made."""
-    from gpuops.api import defrag_by_policy
-    from gpuops.report.plan_json import report_document
-    from gpuops.report.plan_text import report_text
-
-    report = defrag_by_policy(policy, site, apply=True, most_moves=1)
-    if report.outcomes:
-        output.show(report_text(report), report_document(report, "defrag-execute"))
-
-
-def _tell(report: WatchReport) -> None:
-    """Print each look that did something or found too little, with --verbose each look."""
+def _print_look(report: WatchReport) -> None:
+    """Print a look that did something or found too few free slots; with --verbose print each look."""
     from gpuops.report.layout import Text
     from gpuops.report.nights.watch_view import look_document, watch_lines
 

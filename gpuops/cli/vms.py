@@ -23,12 +23,12 @@ def attach(
     run_options: RunOptions,
     request: Attach,
     host_shell: HostShellOptions,
-    saved: Saved = None,
+    inventory_file: Saved = None,
 ) -> None:
     """Give a VM vGPUs, whole GPUs or a device group: in one reconfiguration, or not at all.
 
-    A second run changes nothing and says so. With --host-shell ssh the hosts' own nvidia-smi is asked where vGPUs lie
-    on GPUs in MIG or mixed-size mode, which vCenter does not tell.
+    A second run changes nothing and says so. With --host-shell ssh gpuops runs nvidia-smi on the hosts to find where
+    vGPUs lie on GPUs in MIG or mixed-size mode, which vCenter does not report.
 
     \b
     Examples:
@@ -41,12 +41,14 @@ def attach(
     from gpuops.api import run
     from gpuops.console.running import carry_out
 
-    carry_out(partial(run, request), "attach", common, run_options, host_shell=host_shell, saved=saved)
+    carry_out(
+        partial(run, request), "attach", common, run_options, host_shell=host_shell, inventory_file=inventory_file
+    )
 
 
 @spread
-def detach(common: CommonOptions, run_options: RunOptions, request: Detach, saved: Saved = None) -> None:
-    """Take GPU devices from a VM; with the last one, what attach changed is put back exactly.
+def detach(common: CommonOptions, run_options: RunOptions, request: Detach, inventory_file: Saved = None) -> None:
+    """Take GPU devices from a VM; with the last one, also restore the settings that attach changed.
 
     A second run changes nothing and says so.
 
@@ -58,7 +60,7 @@ def detach(common: CommonOptions, run_options: RunOptions, request: Detach, save
     from gpuops.api import run
     from gpuops.console.running import carry_out
 
-    carry_out(partial(run, request), "detach", common, run_options, saved=saved)
+    carry_out(partial(run, request), "detach", common, run_options, inventory_file=inventory_file)
 
 
 @spread
@@ -66,27 +68,22 @@ def defrag(
     common: CommonOptions,
     request: Defrag,
     whole_gpus: Annotated[
-        bool, typer.Option("--whole-gpus", help="Free GPUs that nothing runs on then; the default.")
+        bool, typer.Option("--whole-gpus", help="Free whole GPUs, so that nothing runs on them; the default.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the moves and what they free; move nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are moved.")] = False,
-    policy: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Make the moves that `defrag` of this rotation policy allows now."),
-    ] = None,
-    saved: Annotated[
-        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
+    inventory_file: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Use a saved inventory, without a vCenter.")
     ] = None,
 ) -> None:
     """Move as few VMs as possible to free the most whole GPUs, or slots of a profile.
 
     With --budget N it plans the N moves after which the least free memory is fragmented (gpuops help inventory).
 
-    With --policy FILE only the budget and the windows of the policy count: for cron (gpuops help place).
-
-    Each move is feasible once those before it are done. No VM is suspended; those that cannot move are named, with why.
+    Each move is feasible once those before it are done. No VM is suspended; VMs that cannot move are listed with the
+    reason.
 
     \b
     Examples:
@@ -110,16 +107,11 @@ def defrag(
     from gpuops.console.running import carry_out, policy_of_run
     from gpuops.report.vms.defrag_view import DefragDocument, defrag_text
 
-    if policy is not None:
-        rules = policy_of_run(policy, "defrag", common, looks_only=dry_run)
-        run_by_policy = partial(api.defrag_by_policy, rules)
-        carry_out(run_by_policy, "defrag-execute", common, RunOptions(yes=yes, dry_run=dry_run), require_verified=True)
-        return
-    if not dry_run and saved is None:
+    if not dry_run and inventory_file is None:
         carry_out(
             partial(api.defrag_execute, request), "defrag-execute", common, RunOptions(yes=yes), require_verified=True
         )
         return
-    with open_site(common, saved=saved) as site:
-        defragmentation = api.defrag(request, read_inventory(site, common, saved=saved), site)
+    with open_site(common, inventory_file=inventory_file) as site:
+        defragmentation = api.defrag(request, read_inventory(site, common, inventory_file=inventory_file), site)
     output.show(defrag_text(defragmentation), DefragDocument.made_of(defragmentation))

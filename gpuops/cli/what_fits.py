@@ -30,20 +30,25 @@ def capacity(
     host_shell: HostShellOptions,
     policy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also what fits when all desktops that this rotation policy may take sleep."),
+        typer.Option(
+            metavar="FILE",
+            help="Also count what fits once all desktops that this rotation policy may take are suspended.",
+        ),
     ] = None,
-    saved: Annotated[
-        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved snapshot, without a vCenter.")
+    inventory_file: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Use a saved snapshot, without a vCenter.")
     ] = None,
     forecast: Annotated[
         bool,
-        typer.Option("--forecast", help="When each profile runs out, by the history that gpuops observe keeps."),
+        typer.Option(
+            "--forecast", help="Show when each profile runs out, from the history that gpuops observe stores."
+        ),
     ] = False,
 ) -> None:
     """Say how many more vGPUs and whole GPUs fit, and the largest request that does. Changes nothing.
 
-    Each figure is for its profile alone: profiles share the same GPUs. A range means that vCenter does not tell more;
-    with --host-shell ssh the hosts' own nvidia-smi is asked where vGPUs lie.
+    Each figure is for its profile alone: profiles share the same GPUs. A range means that vCenter does not report more;
+    with --host-shell ssh gpuops runs nvidia-smi on the hosts to find where vGPUs lie.
 
     \b
     Examples:
@@ -57,12 +62,12 @@ def capacity(
     from gpuops.report.advice.capacity_view import capacity_document, capacity_text
 
     if forecast:
-        _forecast(common, request, host_shell, policy, saved)
+        _forecast(common, request, host_shell, policy, inventory_file)
         return
     rotation_policy = load_policy(policy) if policy is not None else None
-    with open_site(common, saved=saved) as site:
-        host_shell.give_to(site, saved)
-        inventory = site.with_vgpus(read_inventory(site, common, saved=saved))
+    with open_site(common, inventory_file=inventory_file) as site:
+        host_shell.give_to(site, inventory_file)
+        inventory = site.with_vgpus(read_inventory(site, common, inventory_file=inventory_file))
         free_room = api.capacity(request, inventory, site, rotation_policy)
     policy_name = rotation_policy.name if rotation_policy is not None else None
     output.show(capacity_text(free_room, request.scope, policy_name), capacity_document(free_room, policy_name))
@@ -73,7 +78,7 @@ def _forecast(
     request: CapacityRequest,
     host_shell: HostShellOptions,
     policy: Path | None,
-    saved: Path | None,
+    inventory_file: Path | None,
 ) -> None:
     """Print when profiles run out. Raises UsageError for an option that excludes a forecast."""
     from gpuops.console.opening import open_site, read_inventory
@@ -81,14 +86,14 @@ def _forecast(
 
     excluded = {
         "--policy": policy,
-        "--inventory": saved,
+        "--inventory": inventory_file,
         "--cluster": request.cluster,
         "--host": request.host,
     }
     if conflicting := next((name for name, setting in excluded.items() if setting is not None), None):
         raise UsageError(
             f"--forecast and {conflicting} exclude each other",
-            hint="the history is that of a whole vCenter: leave one of them out",
+            hint="the history is that of a complete vCenter: remove one of the two options",
         )
     with open_site(common) as site:
         host_shell.give_to(site)
@@ -133,7 +138,7 @@ class OneVm:
     until: Annotated[
         str | None,
         Option(
-            "When the VM is gone again, 2026-11-03T05:00+01:00: what comes back later keeps no GPU from it.", "MOMENT"
+            "When the VM ends: 2026-11-03T05:00+01:00. Suspended VMs that return later keep no GPU from it.", "MOMENT"
         ),
     ] = None
 
@@ -151,17 +156,17 @@ def place(
     mig_layout: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE:NAME", help="As if GPUs, those of --host, had the GPU instances of this layout alone."
+            metavar="FILE:NAME", help="Plan as if the GPUs (of --host) had only the GPU instances of this layout."
         ),
     ] = None,
-    saved: Annotated[
-        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
+    inventory_file: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Use a saved inventory, without a vCenter.")
     ] = None,
 ) -> None:
     """Say where a VM that does not exist yet would go, or many of them. Nothing is ever written.
 
-    Exit code 3 when one has no place; every reason is given. With --host-shell ssh the hosts' own nvidia-smi is asked
-    where vGPUs lie on GPUs in MIG or mixed-size mode, which vCenter does not tell.
+    Exit code 3 if a VM has no place; every reason is shown. With --host-shell ssh gpuops runs nvidia-smi on the hosts
+    to find where vGPUs lie on GPUs in MIG or mixed-size mode, which vCenter does not report.
 
     \b
     Examples:
@@ -172,17 +177,17 @@ def place(
       gpuops place --file templates/requests.yaml --optimize --vcenter sim:lab
     """
     options = _typed_options(vm_options)
-    workloads = _of_file(file, options) if file is not None else (_single(options),)
+    workloads = _load_requests(file, options) if file is not None else (_one_request(options),)
 
     from gpuops import api
     from gpuops.console.opening import open_site, remember
     from gpuops.report.advice.placement_view import placements_document, placements_text
 
     layout = _layout(mig_layout, vm_options.host) if mig_layout is not None else None
-    with open_site(common, saved=saved) as site:
-        host_shell.give_to(site, saved)
+    with open_site(common, inventory_file=inventory_file) as site:
+        host_shell.give_to(site, inventory_file)
         placements = api.place(replace(request, workloads=workloads), site, layout)
-    if saved is None:
+    if inventory_file is None:
         remember(common, placements.before)
     output.show(
         placements_text(placements, explain=request.explain),
@@ -208,18 +213,18 @@ def _typed_options(vm_options: OneVm) -> dict[str, object]:
     return {option: list(setting) if isinstance(setting, tuple) else setting for option, setting in typed.items()}
 
 
-def _of_file(file: Path, options: dict[str, object]) -> tuple[Workload, ...]:
+def _load_requests(file: Path, options: dict[str, object]) -> tuple[Workload, ...]:
     from gpuops.config.requests_file import load_requests
 
     if options:
         raise UsageError(
             f"--file and {next(iter(options))} exclude each other",
-            hint="write it into the file, as in templates/requests.yaml",
+            hint=f"write {next(iter(options)).removeprefix('--')} into the file, as in templates/requests.yaml",
         )
     return load_requests(file)
 
 
-def _single(options: dict[str, object]) -> Workload:
+def _one_request(options: dict[str, object]) -> Workload:
     from gpuops.config.requests_file import request_of
 
     return request_of({option.removeprefix("--"): setting for option, setting in options.items()})
@@ -262,5 +267,5 @@ def profiles(
     if model is None:
         output.show(models_text(catalog.boards), ProfilesModelsDocument.from_attributes(models=catalog.boards))
         return
-    answer = profiles_of(find_board(model, catalog))
-    output.show(profiles_text(answer), profiles_document(answer))
+    gpu_profiles = profiles_of(board_meant(model, catalog))
+    output.show(profiles_text(gpu_profiles), profiles_document(gpu_profiles))

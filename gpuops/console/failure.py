@@ -30,7 +30,7 @@ def run_guarded(command: Callable[[], object], report_error: ReportError | None 
     """
     report_error = report_error or _print_error
     try:
-        returned: object = command()
+        command_result: object = command()
         output.results().flush()
     except (BrokenPipeError, output.ResultNotWritten) as error:
         return _end_unwritten(error)
@@ -49,12 +49,12 @@ def run_guarded(command: Callable[[], object], report_error: ReportError | None 
         message = error.format_message().replace("Value error, ", "")
         return report_error(message, _usage_hint(error), UsageError.exit_code, UsageError.code, False)
     except (KeyboardInterrupt, typer.Abort):
-        returned = INTERRUPTED
+        command_result = INTERRUPTED
     except Exception as error:  # a bug: the user gets one line, not our insides
         return _report_bug(error, report_error)
-    if returned == INTERRUPTED:  # typer too turns Ctrl-C into this code
+    if command_result == INTERRUPTED:  # typer too turns Ctrl-C into this code
         sys.stderr.write("interrupted\n")
-    return returned if isinstance(returned, int) else 0
+    return command_result if isinstance(command_result, int) else 0
 
 
 def _report_bug(error: Exception, report_error: ReportError) -> int:

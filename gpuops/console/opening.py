@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 def open_site(
     common: CommonOptions,
     *,
-    saved: Path | None = None,
+    inventory_file: Path | None = None,
     require_verified: bool = False,
     vcenter_wait: VcenterWait | None = None,
     run: str = "",
     is_return: bool | None = False,
 ) -> Site:
-    """Return the site that the command's options name, for a `with`. With `saved` (--inventory) no vCenter is read.
+    """Return the site that the command's options name, for a `with`. With `inventory_file` no vCenter is read.
 
     `require_verified`: a command that must not run unattended over an unverified connection (`rotate`), unless the
     target's entry allows it. `vcenter_wait`: wait for a vCenter that does not answer. `run`: the command of a run that
@@ -45,11 +45,11 @@ def open_site(
     from gpuops.api import connect_checked, offline
     from gpuops.config.vcenter.sources import resolve
 
-    if saved is not None:
+    if inventory_file is not None:
         from gpuops.config.snapshot import load
 
         _refuse_connection_options(common)
-        return offline(load(saved))
+        return offline(load(inventory_file))
     return connect_checked(
         resolve(flags_of(common), os.environ, _configuration()),
         warn,
@@ -76,10 +76,10 @@ def _refuse_connection_options(common: CommonOptions) -> None:
         )
 
 
-def read_inventory(site: Site, common: CommonOptions, *, saved: Path | None = None) -> Inventory:
+def read_inventory(site: Site, common: CommonOptions, *, inventory_file: Path | None = None) -> Inventory:
     """Return the inventory by one bulk read; store its names for the shell's completion."""
     inventory = site.vcenter.inventory()
-    if saved is None:
+    if inventory_file is None:
         remember(common, inventory)
     return inventory
 

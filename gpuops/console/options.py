@@ -105,12 +105,12 @@ class HostShellOptions:
 
         return NvidiaSmi(Ssh(self.ssh_user, self.ssh_known_hosts, self.ssh_key, self.ssh_port))
 
-    def give_to(self, site: Site, saved: Path | None = None) -> None:
+    def give_to(self, site: Site, inventory_file: Path | None = None) -> None:
         """Let the site read the hosts over SSH; errors of a host are printed on stderr.
 
         Raises UsageError with a saved inventory, which does not show the hosts' current state.
         """
-        if saved is not None and self.host_shell is Shell.SSH:
+        if inventory_file is not None and self.host_shell is Shell.SSH:
             raise UsageError("--host-shell and --inventory exclude each other", hint="remove one of the two options")
         site.shell, site.say = self.shell(), output.note
 

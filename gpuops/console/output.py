@@ -236,9 +236,9 @@ def print_text(text: Shown, stream: TextIO) -> None:
     terminal = stream.isatty()
     text_lines = lines(text, _terminal_width(stream) if terminal else None, ascii_only=not encoding.startswith("utf"))
     style_line = _line_styler(os.environ, terminal=terminal, no_color=manners().no_color)
-    printed = "".join(f"{style_line(line)}\n" for line in text_lines)
+    styled_text = "".join(f"{style_line(line)}\n" for line in text_lines)
     # characters that the encoding lacks become escapes such as \xe4
-    stream.write(printed.encode(encoding, "backslashreplace").decode(encoding))
+    stream.write(styled_text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _without_styles(line: Line) -> str:
@@ -249,12 +249,12 @@ def _line_styler(environment: Mapping[str, str], *, terminal: bool, no_color: bo
     """Return a function that returns a line with the escape sequences that the output accepts; none with `no_color`."""
     if no_color:
         return _without_styles
-    colorless = bool(environment.get("NO_COLOR"))
-    forced = not colorless and environment.get("FORCE_COLOR", "0") not in ("", "0")
-    if not forced and (not terminal or environment.get("TERM", "").lower() in ("dumb", "unknown")):
+    is_colorless = bool(environment.get("NO_COLOR"))
+    is_forced = not is_colorless and environment.get("FORCE_COLOR", "0") not in ("", "0")
+    if not is_forced and (not terminal or environment.get("TERM", "").lower() in ("dumb", "unknown")):
         return _without_styles
     # NO_COLOR forbids colours, but not bold and dim
-    codes = {style: _CODES[style] for style in _COLORLESS_STYLES} if colorless else _CODES
+    codes = {style: _CODES[style] for style in _COLORLESS_STYLES} if is_colorless else _CODES
 
     def styled(text: str, style: str) -> str:
         sequence = ";".join(codes[word] for word in style.split() if word in codes)

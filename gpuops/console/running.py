@@ -135,7 +135,7 @@ def carry_out(
     run_options: RunOptions,
     *,
     host_shell: HostShellOptions | None = None,
-    saved: Path | None = None,
+    inventory_file: Path | None = None,
     require_verified: bool = False,
     vcenter_wait: VcenterWait | None = None,
     may_return: bool = False,
@@ -164,7 +164,12 @@ def carry_out(
     is_return = vcenter_wait is not None or (None if may_return else False)
     with (
         open_site(
-            common, saved=saved, require_verified=require_verified, vcenter_wait=waits, run=run, is_return=is_return
+            common,
+            inventory_file=inventory_file,
+            require_verified=require_verified,
+            vcenter_wait=waits,
+            run=run,
+            is_return=is_return,
         ) as site,
         Progress(_CONTINUE_WITH.get(run.partition(" ")[0], "the same command again")) as progress,
     ):
@@ -172,13 +177,13 @@ def carry_out(
         if waits is None:  # with a wait, `connect` has set `say` to the function that prints the wait
             site.say = output.note
         if host_shell is not None:
-            host_shell.give_to(site, saved)
-        report = api_function(site, apply=not run_options.dry_run and saved is None, consent=consent)
-    if saved is None:
+            host_shell.give_to(site, inventory_file)
+        report = api_function(site, apply=not run_options.dry_run and inventory_file is None, consent=consent)
+    if inventory_file is None:
         remember(common, report.before)
     # on a terminal the lines of --verbose are above the result already; a file with only the result gets all lines
     printed_steps = progress.printed_steps if output.errors_beside_result() else set()
-    _show_report(report, kind, explain=run_options.explain, saved=saved, printed_steps=printed_steps)
+    _show_report(report, kind, explain=run_options.explain, inventory_file=inventory_file, printed_steps=printed_steps)
     output.leave(report.exit_code)
 
 
@@ -223,7 +228,7 @@ def vcenter_wait_for(policy: Policy | PolicyError | None) -> VcenterWait:
 
 
 def _show_report(
-    report: Report, kind: str, *, explain: bool, saved: Path | None, printed_steps: Collection[str]
+    report: Report, kind: str, *, explain: bool, inventory_file: Path | None, printed_steps: Collection[str]
 ) -> None:
     from gpuops.report.layout import Text
     from gpuops.report.plan_json import report_document
@@ -236,8 +241,8 @@ def _show_report(
         show_brief(() if idle else run_line(report, kind), report.plan.warnings, report_document(report, kind))
         return
     text = report_text(report, explain=explain, printed_steps=printed_steps)
-    if saved is not None:
-        text = (text, Text(f"planned on the saved inventory {saved}: nothing is changed", "dim"))
+    if inventory_file is not None:
+        text = (text, Text(f"planned on the saved inventory {inventory_file}: nothing is changed", "dim"))
     output.show(text, report_document(report, kind))
 
 

@@ -171,13 +171,13 @@ def shortened(text: str, room: int) -> str:
     if display_width(text) <= room:
         return text
     begin, end = "", ""
-    for first, last in zip(text, reversed(text), strict=True):
-        if display_width(f"{begin}...{last}{end}") > room:
+    for next_at_begin, next_at_end in zip(text, reversed(text), strict=True):
+        if display_width(f"{begin}...{next_at_end}{end}") > room:
             break
-        end = last + end
-        if display_width(f"{begin}{first}...{end}") > room:
+        end = next_at_end + end
+        if display_width(f"{begin}{next_at_begin}...{end}") > room:
             break
-        begin += first
+        begin += next_at_begin
     return f"{begin}...{end}"
 
 

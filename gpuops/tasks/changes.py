@@ -30,7 +30,7 @@ from gpuops.report.hosts.host_plan_view import changes, host_report_document
 from gpuops.report.plan_json import TogetherDocument, report_document
 from gpuops.report.vms.vm_view import vm_state
 from gpuops.tasks.perform import (
-    BAD,
+    NOT_DONE,
     PARTLY,
     REFUSED,
     TaskResult,
@@ -47,17 +47,18 @@ OPTIONS: Final = ("reboot", "max_hosts", "window", "vms", "vsan_mode")
 
 
 def host_gpu_scheduler(connection: ConnectionArguments, *, apply: bool, **options: Any) -> TaskResult:
-    """`options` are the fields of `SetScheduler` and those of `OPTIONS`, as for the other tasks of hosts."""
-    return _set(connection, SetScheduler, "scheduler set", options, apply=apply)
+    """Set the vGPU scheduler. `options`: the fields of `SetScheduler` and `OPTIONS`; the next two tasks likewise."""
+    return _set_on_hosts(connection, SetScheduler, "scheduler set", options, apply=apply)
 
 
 def host_graphics_mode(connection: ConnectionArguments, *, apply: bool, **options: Any) -> TaskResult:
-    return _set(connection, SetMode, "mode set", options, apply=apply)
+    return _set_on_hosts(connection, SetMode, "mode set", options, apply=apply)
 
 
 def host_passthrough(connection: ConnectionArguments, *, state: str, apply: bool, **options: Any) -> TaskResult:
     on = state == "enabled"
-    return _set(connection, SetPassthrough, f"passthrough {'on' if on else 'off'}", {**options, "on": on}, apply=apply)
+    verb = f"passthrough {'on' if on else 'off'}"
+    return _set_on_hosts(connection, SetPassthrough, verb, {**options, "on": on}, apply=apply)
 
 
 def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
@@ -67,7 +68,7 @@ def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
         # `window` also makes sense without reboots: nothing is set outside of it
         stray = next((name for name in chosen if name != "window"), None)
         if stray is not None:
-            raise UsageError(f"{stray} needs reboot=rolling", hint="set both, or neither")
+            raise UsageError(f"{stray} needs reboot=rolling", hint=f"set reboot=rolling, or remove {stray}")
         return None
     if chosen.get("max_hosts", 1) < 1:
         raise UsageError(f"max_hosts {chosen['max_hosts']} is too small", hint="set it to 1 or more")
@@ -76,43 +77,47 @@ def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
 
 def refuse_outside_window(window: str | None, now: datetime) -> None:
     """Raise Refused while the task's window is closed, UsageError for an invalid window; None = no window."""
-    for closed in change_window_refusals(Rolling(window=parse_window(window)), now) if window is not None else ():
+    if window is None:
+        return
+    closed = next(iter(shut(Rolling(window=parse_window(window)), now)), None)
+    if closed is not None:
         raise Refused(str(closed), hint=closed.hint)
 
 
-def _set(
+def _set_on_hosts(
     connection: ConnectionArguments, kind: type[HostRequest], verb: str, options: dict[str, Any], *, apply: bool
 ) -> TaskResult:
     """Change the settings of hosts; with `reboot=rolling` also reboot the hosts, so that the settings take effect.
 
     A connection without a verified certificate is refused for reboots, as for a rotation.
     """
-    rebooting = {name: options.pop(name, None) for name in OPTIONS}
-    request, rolling = request_of(kind, options), rolling_of(rebooting)
+    reboot_options = {name: options.pop(name, None) for name in OPTIONS}
+    request, rolling = request_of(kind, options), rolling_of(reboot_options)
     site, warnings = open_site(connection, require_verified=rolling is not None, run=verb if rolling and apply else "")
     with site:
         if rolling is not None:
             return change_result(change(request, verb, rolling, site, apply=apply), warnings)
-        refuse_outside_window(rebooting["window"], site.clock())
+        refuse_outside_window(reboot_options["window"], site.clock())
         report = configure(request, site, apply=apply)
     document = host_report_document(report, verb.replace(" ", "-"))
-    return _task_result(report, document, report.plan.afterwards, report.plan.steps, warnings)
+    return _host_result(report, document, report.plan.afterwards, report.plan.steps, warnings)
 
 
 def change_result(report: ChangeReport, warnings: list[str]) -> TaskResult:
     """Return the result of a rolling change. It has the same keys as that of a change without reboots."""
     steps = [planned.step for planned in report.plan.planned_hosts]
-    return _task_result(report, ChangeDocument.made_of(report), report.afterwards, steps, warnings)
+    return _host_result(report, ChangeDocument.made_of(report), report.afterwards, steps, warnings)
 
 
-def _task_result(
+def _host_result(
     report: Report[HostStep] | ChangeReport,
     document: PrintedDocument,
     afterwards: Sequence[str],
     steps: Sequence[HostStep],
     warnings: list[str],
 ) -> TaskResult:
-    settings = [(report.before.hosts[step.host].name, changes(step)) for step in steps if report.plan.feasible]
+    """Return the result of a change of hosts, with the settings of each host before and after."""
+    host_settings = [(report.before.hosts[step.host].name, changes(step)) for step in steps if report.plan.feasible]
     fields = {
         "changed": report.changed,
         "because": list(report.plan.because),
@@ -121,10 +126,10 @@ def _task_result(
         "diff": [
             difference(
                 host,
-                {setting.what: setting.before for setting in changed},
-                {setting.what: setting.after for setting in changed},
+                {setting.what: setting.before for setting in settings},
+                {setting.what: setting.after for setting in settings},
             )
-            for host, changed in settings
+            for host, settings in host_settings
         ],
     }
     headline = PARTLY if report.plan.feasible else REFUSED  # printed only if the task fails
@@ -144,20 +149,20 @@ def vm_gpu(
 
     `options` are the fields of `Attach` and `Detach`; None or False = not given. `after_clone` are the options of a
     `vm_clone` before this task: in check mode its VM does not exist yet, so the plan is made for the VM as it will be.
-    Raises UsageError for an option that has no meaning here, and the errors of `gpuops attach`, `gpuops detach` and
+    Raises UsageError for an option that does not fit `state`, and the errors of `gpuops attach`, `gpuops detach` and
     `gpuops clone`.
     """
-    request = _request(options, state)
+    request = _attach_or_detach(options, state)
     # in check mode `vm_clone` has not made the VM, so the request is planned on the VM that it would make
-    cloned = clone_of(after_clone) if after_clone is not None and not apply else None
+    planned_clone = clone_of(after_clone) if after_clone is not None and not apply else None
     site, warnings = open_site(connection, shell=shell)
     with site:
-        report = run(request, site, apply=apply) if cloned is None else foresee(request, cloned, site)
+        report = run(request, site, apply=apply) if planned_clone is None else foresee(request, planned_clone, site)
     after = inventory_after(report)
-    answer = result_of(report, report_document(report, request.run_kind), after, warnings)
+    task = result_of(report, report_document(report, request.run_kind), after, warnings)
     vm = report.before.find_vm(request.vm)
-    answer.result["vm"] = vm_state(after.vms[vm.ref], after) if vm.ref in after.vms else None
-    return answer
+    task.result["vm"] = vm_state(after.vms[vm.ref], after) if vm.ref in after.vms else None
+    return task
 
 
 def vm_gpus(
@@ -171,48 +176,48 @@ def vm_gpus(
     """Attach and detach GPUs of several VMs with one login, one read and one plan.
 
     Each of `vms` holds the state and the options of one VM. `partial`: change the VMs that can be changed, and name the
-    others (exit code 4). Raises UsageError for options that have no meaning, before anything is read, and for a VM that
-    is named twice.
+    others (exit code 4). Raises UsageError for an option that does not fit the state of its VM, before anything is
+    read, and for a VM that is named twice.
     """
-    request = SeveralVms(tuple(_request(vm, vm["state"]) for vm in vms), partial)
+    request = SeveralVms(tuple(_attach_or_detach(vm, vm["state"]) for vm in vms), partial)
     site, warnings = open_site(connection, shell=shell)
     with site:
         report = run(request, site, apply=apply)
         now = site.clock()
     after = inventory_after(report)
-    answer = result_of(report, TogetherDocument.made_of(report), after, warnings)
+    task = result_of(report, TogetherDocument.made_of(report), after, warnings)
     parts = request.parts(report.before, catalog_of(report.before), now)
-    answer.result["vms"] = [_share(part, report, after) for part in parts]
-    return answer
+    task.result["vms"] = [_vm_result(part, report, after) for part in parts]
+    return task
 
 
-def _share(part: Part, report: Report, after: Inventory) -> Document:
+def _vm_result(part: Part, report: Report, after: Inventory) -> Document:
     """Return the result for one VM of a task with several: `asked` is its name in the task."""
     outcomes = [outcome for outcome in report.outcomes if outcome.step.vm == part.vm]
-    bad = [outcome.reason for outcome in outcomes if outcome.verdict in BAD]
+    failures = [outcome.reason for outcome in outcomes if outcome.verdict in NOT_DONE]
     vm = after.vms.get(part.vm) if part.vm else None
     planned = report.plan.feasible and part.plan.feasible and bool(part.plan.steps)
     is_done = any(outcome.verdict is Verdict.DONE for outcome in outcomes)
     return {
         "asked": part.request.vm,
         "changed": is_done if report.applied else planned,
-        "failed": bool(part.plan.rejections or bad),
+        "failed": bool(part.plan.rejections or failures),
         "because": list(part.plan.because),
-        "reasons": [*(rejection.line for rejection in part.plan.rejections), *bad],
+        "reasons": [*(rejection.line for rejection in part.plan.rejections), *failures],
         "vm": vm_state(vm, after) if vm is not None else None,
     }
 
 
-def _request(options: Mapping[str, Any], state: str) -> Change:
+def _attach_or_detach(options: Mapping[str, Any], state: str) -> Change:
     """Return the request that a task's options make. Raises UsageError for an option that does not fit `state`."""
-    verb = Attach if state == "present" else Detach
+    request_class = Attach if state == "present" else Detach
     options_given = {name: option for name, option in options.items() if option is not None and option is not False}
     options_given["vm"] = vm_of(options_given)
     options_given.pop("state", None)
-    for name in options_given.keys() - {field.name for field in fields(verb)}:
+    for name in options_given.keys() - {field.name for field in fields(request_class)}:
         fitting_state = "absent" if state == "present" else "present"
         raise UsageError(f"{name} cannot be used with state={state}", hint=f"remove it, or set state={fitting_state}")
-    return verb(**options_given)
+    return request_class(**options_given)
 
 
 def vm_clone(connection: ConnectionArguments, *, apply: bool, **options: Any) -> TaskResult:

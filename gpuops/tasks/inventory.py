@@ -1,4 +1,4 @@
-"""The VMs with GPU devices and the hosts with GPUs, as variables. The inventory plugin `gpus` calls it."""
+"""Returns the VMs with GPU devices and the hosts with GPUs as variables, for the inventory plugin `gpus`."""
 
 from __future__ import annotations
 
@@ -24,43 +24,48 @@ def machines(connection: ConnectionArguments, *, policy: str | None = None) -> t
     With a policy, each VM has its role in the policy, and its pool's rule decides whether a desktop is idle. Raises
     GpuopsError.
     """
-    night = policy_of(policy)
+    rules = policy_of(policy)
     site, warnings = open_site(connection)
     with site:
         inventory = site.vcenter.inventory()
-        if night is not None:
-            inventory = site.read_for_policy(inventory, night)
+        if rules is not None:
+            inventory = site.read_for_policy(inventory, rules)
     catalog = catalog_of(inventory)
     fleet_view = fleet(inventory, catalog)
-    roles = _roles(night, inventory)
-    nodes = _nodes(fleet_view)
+    roles = _roles_of_vms(rules, inventory)
+    nodes = _numa_nodes_of_vms(fleet_view)
     names = Counter([*(vm.name for vm in fleet_view.vms), *(view.host.name for view in fleet_view.hosts)])
     vms = {
-        _unique(vm.name, vm.ref, names): {
-            **_facts(vm_state(vm, inventory)),
+        _unique_name(vm.name, vm.ref, names): {
+            **_rename_facts(vm_state(vm, inventory)),
             "gpu_vm": f"moid:{vm.ref}",
             "gpu_models": _models(vm, inventory, catalog),
             "gpu_numa_nodes": nodes.get(vm.ref, []),
             "gpu_role": roles.get(vm.ref),
-            **_idleness(vm, night),
+            **_use_variables(vm, rules),
         }
         for vm in fleet_view.vms
     }
-    hosts = {_unique(view.host.name, view.host.ref, names): _host(view, catalog) for view in fleet_view.hosts}
+    hosts = {
+        _unique_name(view.host.name, view.host.ref, names): _host_variables(view, catalog) for view in fleet_view.hosts
+    }
     return {"vms": vms, "hosts": hosts}, warnings
 
 
-def _unique(name: str, ref: str, names: Counter[str]) -> str:
-    """Return a name of the inventory's own where several objects share one."""
+def _unique_name(name: str, ref: str, names: Counter[str]) -> str:
+    """Return the name, with the managed object id appended if several VMs or hosts have it."""
     return name if names[name] == 1 else f"{name}_{ref}"
 
 
-def _facts(state: Document) -> Document:
-    """What vCenter shows, under names that no playbook takes for a wish: `gpu_power` says what may be done to a VM."""
+def _rename_facts(state: Document) -> Document:
+    """Return the state of a VM with `gpu_` before each name.
+
+    `power` becomes `gpu_power_state`, because playbooks set `gpu_power` to say what may be done to a VM.
+    """
     return {f"gpu_{'power_state' if name == 'power' else name}": fact for name, fact in state.items()}
 
 
-def _host(view: HostView, catalog: Catalog) -> Document:
+def _host_variables(view: HostView, catalog: Catalog) -> Document:
     """Return the variables of a host. `gpu_role` and `gpu_use` are those of VMs, so they are None here."""
     gpus = view.gpus
     boards = [(gpu_view.gpu, _board(gpu_view.gpu, catalog)) for gpu_view in gpus]
@@ -104,24 +109,24 @@ def _model(device: GpuDevice, vm: Vm, inventory: Inventory, catalog: Catalog) ->
     return board.short_name if board else None
 
 
-def _nodes(fleet_view: Fleet) -> dict[str, list[int]]:
-    """Return the NUMA nodes of the GPUs that a VM holds now."""
+def _numa_nodes_of_vms(fleet_view: Fleet) -> dict[str, list[int]]:
+    """Return by VM (ref) the NUMA nodes of the GPUs that it holds now."""
     nodes: dict[str, set[int]] = {}
-    for view in (gpu for host in fleet_view.hosts for gpu in host.gpus):
-        for vm in view.holders or ():
-            if view.gpu.numa_node is not None:
-                nodes.setdefault(vm.ref, set()).add(view.gpu.numa_node)
+    for gpu_view in (gpu_view for host in fleet_view.hosts for gpu_view in host.gpus):
+        for vm in gpu_view.holders or ():
+            if gpu_view.gpu.numa_node is not None:
+                nodes.setdefault(vm.ref, set()).add(gpu_view.gpu.numa_node)
     return {ref: sorted(ids) for ref, ids in nodes.items()}
 
 
-def _roles(policy: Policy | None, inventory: Inventory) -> dict[str, str]:
+def _roles_of_vms(policy: Policy | None, inventory: Inventory) -> dict[str, str]:
     if policy is None:
         return {}
     desktops = {vm.ref: "desktop" for vm in inventory.vms.values() if policy.pool_of(vm) is not None}
     return desktops | {waits.vm.ref: "ml" for waits in waiting_vms(policy, inventory) if waits.vm is not None}
 
 
-def _idleness(vm: Vm, policy: Policy | None) -> Document:
+def _use_variables(vm: Vm, policy: Policy | None) -> Document:
     """Return whether the VM is in use and why. Only the rule of a pool can show that a VM is idle."""
     pool = policy.pool_of(vm) if policy is not None else None
     verdict = idleness(vm, pool.idle if pool is not None else None)

@@ -1,4 +1,4 @@
-"""Tasks of the night and the morning, and of what they show. The modules `rotation` and `rotation_info` call them."""
+"""Tasks that run or show nights: the modules `rotation`, `rotation_info` and `rotation_timers_info` call them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gpuops.tasks.task_connection import ConnectionArguments, open_site, policy_
 
 
 class State(StrEnum):
-    """What is to be so afterwards, and the command of `gpuops rotate` that sees to it."""
+    """The argument `state` of the module `rotation`; each but STATUS stands for a command of `gpuops rotate`."""
 
     NIGHT = "night"
     DAY = "day"
     RESUMED = "resumed"
     RESTORED = "restored"
     STATUS = "status"
-    """Nothing is done; the result shows where each VM is now."""
+    """Change nothing; the result shows where each VM is now."""
 
 
 _COMMAND = {State.NIGHT: "night", State.DAY: "day", State.RESUMED: "resume", State.RESTORED: "restore"}
@@ -44,10 +44,9 @@ def rotation(
     by_timer: bool = False,
     apply: bool,
 ) -> TaskResult:
-    """Return what the run changed, or would change in check mode. `status` changes nothing and returns the document of
-    `rotation_info`.
+    """Return what the run changed, or would change in check mode; with `status` the result of `rotation_info`.
 
-    Raises UsageError for options that have no meaning with this `state`.
+    Raises UsageError for options that do not fit `state`.
     """
     run_state = State(state)
     if run_state is not State.RESTORED and (vms or from_markers):
@@ -64,14 +63,14 @@ def rotation(
     site, warnings = open_site(
         connection,
         require_verified=True,
-        returning=None if run_state is State.RESUMED else apply and brings_back,
+        is_return=None if run_state is State.RESUMED else apply and brings_back,
         policy=None if isinstance(rules, PolicyError) else rules,
         run=f"rotate {_COMMAND[run_state]}" if apply else "",
     )
     with site:
         match run_state:
             case State.NIGHT:
-                assert isinstance(rules, Policy), "asked for above"
+                assert isinstance(rules, Policy), "`policy_of` raised for an unreadable policy, and None was refused"
                 report = api.rotate_night(rules, site, apply=apply, unattended=True, by_timer=by_timer)
             case State.DAY:
                 report = api.rotate_day(rules, site, apply=apply, by_timer=by_timer)
@@ -88,26 +87,25 @@ def rotation(
 def rotation_info(
     connection: ConnectionArguments, *, policy: str | None = None, at: str | None = None, plan: bool = False
 ) -> TaskResult:
-    """Return the VMs that the nights have taken, and where each is now; with `plan` also the night that would begin
-    `at` that moment.
+    """Return the VMs that nights have taken, and where each is now; with `plan` or `at` also the next night.
 
     A damaged journal fails the task (exit code 7); the result then holds what the markers in vCenter say.
     """
     rules, file = policy_of(policy), Path(policy) if policy else None
-    begins = parse_moment_or_clock("at", at) if at is not None else None
+    planned_moment = parse_moment_or_clock("at", at) if at is not None else None
     site, warnings = open_site(connection)
     with site:
         status = api.rotate_status(site, rules, policy_file=file)
         reasons = [status.journal_lost] if status.journal_lost else []
         fields = {"changed": False, "rotation": status_document(status), "night": None, "reasons": reasons}
-        if not reasons and (plan or begins is not None):
-            fields["night"] = preview_document(api.rotate_plan(rules, site, begins, policy_file=file))
+        if not reasons and (plan or planned_moment is not None):
+            fields["night"] = preview_document(api.rotate_plan(rules, site, planned_moment, policy_file=file))
     message = f"{status.journal_lost}: the result shows vCenter's markers" if reasons else ""
     return TaskResult(fields, status.exit_code, message, tuple(warnings))
 
 
 def rotation_timers_info(_: ConnectionArguments, *, policy: str, cron_tz: bool | None = None) -> TaskResult:
-    """Return when systemd and cron call the two halves of this policy. Asks no vCenter, and changes nothing."""
+    """Return when systemd and cron call `rotate night` and `rotate day` for this policy, without reading a vCenter."""
     rules = policy_of(policy)
     assert rules is not None, "Ansible requires it"
     return unchanged_result({"timers": timers_document(api.rotate_timers(rules, cron_tz=cron_tz))})

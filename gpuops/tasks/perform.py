@@ -1,9 +1,8 @@
-"""Run the task of an Ansible module, and write its texts in the words of the module.
+"""Runs the task of an Ansible module, and makes its result: changed, diff, every reason, and the plan as a document.
 
 The planner and the errors name options as the command line spells them (`--power cycle`). A user of a module does not
-type these, so each text that a module returns is translated once: `power: cycle`.
-
-What a module of Ansible returns: changed, diff, every reason, and the plan as the JSON document shows it."""
+type these, so `in_words_of` translates each text that a module returns: `power: cycle`.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +31,12 @@ PARTLY: Final = "partly done"
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """`result` is made of JSON's own types: documents among its values become dicts."""
+    """The result of a task, or its error."""
 
     result: Document
+    """The keys that the module returns, in JSON's own types: documents among them become dicts."""
     exit_code: int = 0
-    """As of the command line: anything but 0 fails the task."""
+    """The exit code that the command would have; anything but 0 fails the task."""
     message: str = ""
     """The error of a failed task, in one line."""
     warnings: tuple[str, ...] = ()
@@ -46,14 +46,14 @@ class TaskResult:
 
 
 def task_result(
-    fields: Document, exit_code: int, reasons: list[str], warnings: Iterable[str], headline: str, *reasons_told: str
+    fields: Document, exit_code: int, reasons: list[str], warnings: Iterable[str], headline: str, *message_reasons: str
 ) -> TaskResult:
     """Return the result with every reason; the error of a failed task joins them: `refused, nothing changed: A; B`.
 
-    `reasons_told`: the reasons for that error, if they differ from `reasons`.
+    `message_reasons`: the reasons in that error, if they differ from `reasons`.
     """
-    line = "; ".join(reasons_told or reasons)
-    message = f"{headline}: {line}" if line else headline
+    joined = "; ".join(message_reasons or reasons)
+    message = f"{headline}: {joined}" if joined else headline
     return TaskResult({**fields, "reasons": reasons}, exit_code, message if exit_code else "", tuple(warnings))
 
 
@@ -84,7 +84,7 @@ def difference(name: str, before: Document | str, after: Document | str) -> Docu
     return {"before_header": name, "after_header": name, "before": before, "after": after}
 
 
-BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
+NOT_DONE: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 
 
 def inventory_after(report: Report) -> Inventory:
@@ -113,7 +113,7 @@ def result_of(report: Report, document: PrintedDocument, after: Inventory, warni
 
 def reasons_of(report: Report | Report[HostStep] | ChangeReport, *unmet: str) -> list[str]:
     """Return every reason why something was not done, each with its next step."""
-    failed = [outcome.reason for outcome in report.outcomes if outcome.verdict in BAD and outcome.reason]
+    failed = [outcome.reason for outcome in report.outcomes if outcome.verdict in NOT_DONE and outcome.reason]
     return [*(rejection.line for rejection in report.plan.rejections), *unmet, *failed]
 
 
@@ -129,7 +129,7 @@ _MODULES: Final = {
     "night_tasks": ("rotation", "rotation_info", "rotation_timers_info"),
     "simulator": ("sim_vcenter",),
 }
-"""Ansible modules by the file of their tasks. Those of extras stand in `gpuops.extensions`."""
+"""The Ansible modules whose tasks are in each file of `gpuops.tasks`; those of extras are in `gpuops.extensions`."""
 
 Group = TypeVar("Group", ConnectionArguments, HostShellArguments)
 
@@ -154,6 +154,7 @@ def perform(module: str, arguments: Mapping[str, Any], *, apply: bool) -> TaskRe
 
 
 def _take_group(group: type[Group], options: dict[str, Any]) -> Group:
+    """Remove the arguments of the connection or the host shell from `options`, and return them as one object."""
     return group(**{field.name: options.pop(field.name) for field in fields(group)})
 
 
@@ -165,12 +166,13 @@ _OPTION: Final = re.compile(
     rf"(?<![\w-])--(?P<name>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?![\w-])"
     rf"(?:(?P<gap>[ =])(?P<value>{_VALUE})(?P<more>(?:[ ]--(?P=name)[ =]{_VALUE})*))?"
 )
-_AGAIN: Final = re.compile(rf" --[a-z0-9-]+[ =]({_VALUE})")
+_REPEATED_OPTION: Final = re.compile(rf" --[a-z0-9-]+[ =]({_VALUE})")
 _COMMAND: Final = re.compile(r"((?<![\w./@-])gpuops [a-z](?:(?!: )[^;,()\n])*)")
-"""A command to type: it stays one, whatever arguments the module has."""
+"""A command to type, which is not translated."""
 _PROSE: Final = re.compile(r"[a-z-]+")
 
-_TOLD: Final = frozenset({"because", "reasons", "afterwards", "hint"})
+_TEXT_KEYS: Final = frozenset({"because", "reasons", "afterwards", "hint"})
+"""The keys of a result whose texts are translated."""
 
 
 def in_words_of(arguments: Arguments, text: str) -> str:
@@ -188,29 +190,30 @@ def in_words_of(arguments: Arguments, text: str) -> str:
     >>> in_words_of(module, "gpuops host passthrough off --gpu 0000:3b:00.0 gives it back")
     'gpuops host passthrough off --gpu 0000:3b:00.0 gives it back'
     """
-    arguments_by_name = _all_of(arguments)
-    parts = _COMMAND.split(text)  # every other part is a command
-    return "".join(part if odd % 2 else _translate(arguments_by_name, part) for odd, part in enumerate(parts))
+    arguments_by_name = _with_suboptions(arguments)
+    parts = _COMMAND.split(text)  # text and commands in turn: those with an odd index are commands
+    return "".join(part if index % 2 else _translate(arguments_by_name, part) for index, part in enumerate(parts))
 
 
 def result_in_words_of(arguments: Arguments, task_result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a module returns, its reasons in the module's words; documents of the command line stay as they are."""
+    """Return the result of a module with its reasons in the module's words; documents of commands stay unchanged."""
     return {key: _part_in_words(arguments, key, part) for key, part in task_result.items()}
 
 
 def _part_in_words(arguments: Arguments, key: str, part: Any) -> Any:
-    if key in _TOLD:
+    if key in _TEXT_KEYS:
         return [in_words_of(arguments, reason) for reason in part] if isinstance(part, list) else part
     if key == "vms" and isinstance(part, list):
-        return [result_in_words_of(arguments, reason) if isinstance(reason, dict) else reason for reason in part]
+        # in the result of `vm_gpus`, each VM has its own reasons
+        return [result_in_words_of(arguments, vm) if isinstance(vm, dict) else vm for vm in part]
     return part
 
 
-def _all_of(arguments: Arguments) -> dict[str, Mapping[str, Any]]:
+def _with_suboptions(arguments: Arguments) -> dict[str, Mapping[str, Any]]:
     """Return the arguments and their suboptions, by name; if both have a name, the outer argument counts."""
     inner: dict[str, Mapping[str, Any]] = {}
     for argument in arguments.values():
-        inner |= _all_of(argument.get("options") or {})
+        inner |= _with_suboptions(argument.get("options") or {})
     return {**inner, **arguments}
 
 
@@ -232,14 +235,14 @@ def _translate(arguments: Arguments, text: str) -> str:
         if not match["value"] or not _is_value(match["value"], argument):
             return f"{name}{following}"
         # the same option several times is one list: `--gpu A --gpu B` becomes `gpu: [A, B]`
-        words = [_quote(word) for word in (match["value"], *_AGAIN.findall(match["more"]))]
+        words = [_quote(word) for word in (match["value"], *_REPEATED_OPTION.findall(match["more"]))]
         return f"{name}: {words[0]}" if len(words) == 1 else f"{name}: [{', '.join(words)}]"
 
     return _OPTION.sub(replace_option, text)
 
 
 def _is_value(word: str, argument: Mapping[str, Any]) -> bool:
-    """Return whether the word after an option is its value: in `--gpu needs --type` it is not."""
+    """Return whether the word after an option is its value; in `--gpu needs --host` it only continues the sentence."""
     choices: Collection[str] | None = argument.get("choices")
     if choices is not None:
         return word in choices

@@ -1,4 +1,4 @@
-"""Tasks that change nothing: what is there, what still fits, and where VMs would go. The modules `*_info` call them."""
+"""Tasks that only read: VMs, hosts, free capacity, placement and guests, for the modules `*_info`, `gpu_placement`."""
 
 from __future__ import annotations
 
@@ -57,18 +57,20 @@ def vm_gpu_info(
     with site:
         inventory = site.vcenter.inventory()
         if guest is not None and vm is not None:
-            return _guest(inventory.find_vm(vm), inventory, guest, guest_timeout, site, warnings)
+            return _wait_for_guest(inventory.find_vm(vm), inventory, guest, guest_timeout, site, warnings)
         if vm is None:
             vms = fleet(inventory, catalog_of(inventory), FleetFilters(host=host, profile=profile)).vms
         else:
-            named = inventory.find_vm(vm)
-            if named.devices is None:  # the bulk read leaves out VMs on hosts without GPUs
-                inventory = site.vcenter.observe(inventory, [named.ref])
-            vms = (inventory.vm(named.ref),)
+            named_vm = inventory.find_vm(vm)
+            if named_vm.devices is None:  # the bulk read leaves out VMs on hosts without GPUs
+                inventory = site.vcenter.observe(inventory, [named_vm.ref])
+            vms = (inventory.vm(named_vm.ref),)
     return unchanged_result({"vms": [vm_state(machine, inventory) for machine in vms]}, warnings)
 
 
-def _guest(vm: Vm, inventory: Inventory, sign: str, timeout_s: float, site: Site, warnings: list[str]) -> TaskResult:
+def _wait_for_guest(
+    vm: Vm, inventory: Inventory, sign: str, timeout_s: float, site: Site, warnings: list[str]
+) -> TaskResult:
     """Wait for a sign of the guest (`tools` or `address`); return the VM and the state of its guest.
 
     The task fails if the sign does not appear within `timeout_s`. Raises Refused if the VM does not run.
@@ -81,19 +83,19 @@ def _guest(vm: Vm, inventory: Inventory, sign: str, timeout_s: float, site: Site
         "vms": [vm_state(inventory.vm(vm.ref), inventory)],
         "guest": {"tools_running": state.tools_running, "address": state.address},
     }
-    # the sign that the task waits for has appeared
-    if state.address is not None if sign == "address" else state.tools_running:
+    has_appeared = state.address is not None if sign == "address" else state.tools_running
+    if has_appeared:
         return unchanged_result(fields, warnings)
-    lacks = "has no address" if state.tools_running else "does not run VMware Tools"
-    reason = f"{vm.name}: its guest {lacks} after {timeout_s:.0f} s (next: look at its console)"
+    problem = "has no address" if state.tools_running else "does not run VMware Tools"
+    reason = f"{vm.name}: its guest {problem} after {timeout_s:.0f} s (next: look at its console)"
     return TaskResult({"changed": False, **fields, "reasons": [reason]}, PartlyDone.exit_code, reason, tuple(warnings))
 
 
 @reading
 def host_gpu_info(site: Site, host: str | None = None, profile: str | None = None) -> Document:
-    """Hosts with GPUs: NUMA nodes, GPUs, who holds them, what is free, and with a host shell the health of GPUs.
+    """Return the hosts with GPUs: NUMA nodes, GPUs, their holders, what is free; with a host shell also their health.
 
-    Raises HostNotFound, ProfileUnknown, UsageError for a host shell that means nothing.
+    Raises HostNotFound, ProfileUnknown, UsageError for an invalid host shell.
     """
     inventory = site.with_vgpus(site.vcenter.inventory())
     document = fleet_document(fleet(inventory, catalog_of(inventory), FleetFilters(host=host, profile=profile)))
@@ -131,16 +133,16 @@ def guest_gpu_info(
     site, warnings = open_site(connection)
     site.say = warnings.append
     with site:
-        checked = guest_check(question, site.vcenter.inventory(), site, rules)
-    return unchanged_result({"guest_check": guest_check_document(checked, way)}, warnings)
+        verdicts = guest_check(question, site.vcenter.inventory(), site, rules)
+    return unchanged_result({"guest_check": guest_check_document(verdicts, way)}, warnings)
 
 
 @reading
 def gpu_capacity_info(site: Site, policy: Policy | None = None, **options: Any) -> Document:
     """Count the vGPUs and whole GPUs that fit, with a policy also once desktops are suspended. Raises UsageError."""
     inventory = site.with_vgpus(site.vcenter.inventory())
-    room = capacity(request_of(CapacityRequest, options), inventory, site, policy)
-    return {"capacity": capacity_document(room, policy.name if policy else None)}
+    free_capacity = capacity(request_of(CapacityRequest, options), inventory, site, policy)
+    return {"capacity": capacity_document(free_capacity, policy.name if policy else None)}
 
 
 def gpu_placement(
@@ -183,7 +185,7 @@ def _workloads(requests: Sequence[Mapping[str, Any]] | None, file: str | None) -
     from gpuops.config.requests_file import load_requests, requests_of
 
     if (requests is None) == (file is None):
-        raise UsageError("set either requests or file", hint="templates/requests.yaml shows what a request may say")
+        raise UsageError("set either requests or file", hint="templates/requests.yaml shows the keys of a request")
     if file is not None:
         return load_requests(Path(file).expanduser())
     requests_given = [

@@ -19,17 +19,17 @@ def sim_vcenter(
     `options` are those of `gpuops sim serve`; without `clock` its default or the environment decides.
     Raises UsageError.
     """
-    path, started = Path(ready_file).expanduser().absolute(), state == "started"
-    running = sim_client.running_server(path)
-    changed = started is (running is None)  # it must be started and does not run, or be stopped and runs
+    path, should_run = Path(ready_file).expanduser().absolute(), state == "started"
+    server = sim_client.running_server(path)
+    changed = should_run is (server is None)  # it must be started and does not run, or be stopped and runs
     if changed and apply:
-        if running is not None:
-            sim_client.stop(path, running)
-            running = None  # so that the result has no URL
+        if server is not None:
+            sim_client.stop(path, server)
+            server = None  # so that the result has no URL
         else:
             options["state"] = str(Path(state_file).expanduser().absolute()) if state_file else None
             options["clock"] = clock or sim_clock(os.environ)
             option_words = [[f"--{name}", str(setting)] for name, setting in options.items() if setting is not None]
-            running = sim_client.start(path, [word for words in option_words for word in words])
-    url = running.url if running is not None and started else None
-    return TaskResult({"changed": changed, "hostname": f"sim@{path}" if started else None, "url": url})
+            server = sim_client.start(path, [word for words in option_words for word in words])
+    url = server.url if server is not None and should_run else None
+    return TaskResult({"changed": changed, "hostname": f"sim@{path}" if should_run else None, "url": url})

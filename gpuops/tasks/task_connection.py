@@ -1,4 +1,4 @@
-"""From the arguments of a task to the vCenter, the site and the request.
+"""Turns the arguments of a task into a connection to vCenter, a site, and a request.
 
 Arguments that a task leaves out come from GPUOPS_*, VMWARE_*, GOVC_* and the configuration file, in this order, as for
 the command line.
@@ -91,7 +91,7 @@ class HostShellArguments:
 NO_SHELL: Final = HostShellArguments()
 
 
-def reach(connection: ConnectionArguments, environ: Mapping[str, str] = os.environ) -> Destination | Simulated:
+def destination_of(connection: ConnectionArguments, environ: Mapping[str, str] = os.environ) -> Destination | Simulated:
     """Return which vCenter the arguments name and how to connect to it. Raises TargetError, UsageError."""
     refuse_other_project()
     if connection.password is not None and connection.password_file is not None:
@@ -118,7 +118,7 @@ def open_site(
     connection: ConnectionArguments,
     *,
     require_verified: bool = False,
-    returning: bool | None = False,
+    is_return: bool | None = False,
     policy: Policy | None = None,
     run: str = "",
     shell: HostShellArguments = NO_SHELL,
@@ -136,21 +136,21 @@ def open_site(
     from gpuops.execute.site.vcenter_wait import VcenterWait
 
     warnings: list[str] = []
-    way_in = shell.shell()
+    host_shell = shell.shell()
     site = connect_checked(
-        reach(connection, environ),
+        destination_of(connection, environ),
         warnings.append,
         caller=["ansible"],
         require_verified=require_verified,
         unverified_accepted=connection.validate_certs is False,
         environ=environ,
         state_dir=Path(connection.state_dir).expanduser() if connection.state_dir else None,
-        vcenter_wait=VcenterWait(policy, wall_clock, pause, warnings.append) if returning else None,
-        is_return=returning,
+        vcenter_wait=VcenterWait(policy, wall_clock, pause, warnings.append) if is_return else None,
+        is_return=is_return,
         run=run,
     )
-    if way_in is not None:
-        site.shell, site.say = way_in, warnings.append
+    if host_shell is not None:
+        site.shell, site.say = host_shell, warnings.append
     return site, warnings
 
 
@@ -166,12 +166,13 @@ def _vcenter(connection: ConnectionArguments, configuration: NamedTargets) -> st
         return None
     if name.startswith((SIMULATED, SERVED)) or name in configuration.targets:
         return name
-    address = name if "://" in name else f"https://{f'[{name}]' if name.count(':') > 1 and '[' not in name else name}"
-    # the port in the address counts; the colons of an IPv6 address in brackets are no port
-    if connection.port is None or address.rpartition("]")[2].rpartition("//")[2].partition("/")[0].count(":"):
-        return address
+    is_bare_ipv6 = name.count(":") > 1 and "[" not in name
+    address = name if "://" in name else f"https://[{name}]" if is_bare_ipv6 else f"https://{name}"
     scheme, _, after_scheme = address.partition("://")
     host, slash, path = after_scheme.partition("/")
+    # a port in the address counts more than `port`; the colons of an IPv6 address in brackets are no port
+    if connection.port is None or ":" in host.rpartition("]")[2]:
+        return address
     return f"{scheme}://{host}:{connection.port}{slash}{path}"
 
 
@@ -217,9 +218,10 @@ def policy_of(file: str | None) -> Policy | None:
 def _field_value(hint: Any, option: Any) -> Any:
     if isinstance(option, list):
         return tuple(option)
-    words = [
+    # the enum of a field such as `NumaPolicy | None`
+    enums = [
         type_in_hint
         for type_in_hint in (hint, *get_args(hint))
         if isinstance(type_in_hint, type) and issubclass(type_in_hint, StrEnum)
     ]
-    return words[0](option) if words else option
+    return enums[0](option) if enums else option

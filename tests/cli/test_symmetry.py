@@ -22,7 +22,9 @@ from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 
-SHARED = {field.name for group in (CommonOptions, RunOptions, HostShellOptions) for field in fields(group)} | {"saved"}
+SHARED = {field.name for group in (CommonOptions, RunOptions, HostShellOptions) for field in fields(group)} | {
+    "inventory_file"
+}
 
 
 def parameters(command: str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_what_looks_only_is_not_asked_of_runners(policy: Path, words: list[str]) -> None:
     result = CliRunner().invoke(app, ["rotate", "night", "--fleet", "--policy", str(policy), *words])
     assert result.exit_code == 2
-    assert "--fleet asks the runners for the night" in result.output
+    assert "--fleet asks the runners to run the night" in result.output
 
 
 def test_nobody_is_asked_for_a_night_without_consent(policy: Path) -> None:

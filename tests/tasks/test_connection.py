@@ -24,7 +24,7 @@ from gpuops.tasks import perform
 from gpuops.tasks.changes import vm_gpu, vm_gpus
 from gpuops.tasks.perform import TaskResult, in_words_of, result_in_words_of
 from gpuops.tasks.reads import gpu_capacity_info, gpu_placement, host_gpu_info
-from gpuops.tasks.task_connection import ConnectionArguments, HostShellArguments, open_site, reach
+from gpuops.tasks.task_connection import ConnectionArguments, HostShellArguments, destination_of, open_site
 from tests.hostshell.server import ShellHost, ssh_server
 from tests.sim.guests import nvidia_smi
 from tests.tasks.conftest import Lab
@@ -38,7 +38,7 @@ verify = false
 
 
 def destination(arguments: ConnectionArguments, environ: dict[str, str] | None = None) -> Destination:
-    reached = reach(arguments, {"HOME": "/nonexistent", **(environ or {})})
+    reached = destination_of(arguments, {"HOME": "/nonexistent", **(environ or {})})
     assert isinstance(reached, Destination)
     return reached
 
@@ -104,13 +104,13 @@ def test_how_inventories_are_read_is_an_argument() -> None:
 
 def test_what_cannot_be_meant_is_said() -> None:
     with pytest.raises(UsageError, match="reader is not a known reader"):
-        reach(ConnectionArguments(hostname="vc", reader="xml"), {})
+        destination_of(ConnectionArguments(hostname="vc", reader="xml"), {})
     with pytest.raises(UsageError, match="exclude each other"):
-        reach(ConnectionArguments(hostname="vc", password="p", password_file="/f"), {})
+        destination_of(ConnectionArguments(hostname="vc", password="p", password_file="/f"), {})
     with pytest.raises(TargetError, match="port is set, but hostname is not"):
-        reach(ConnectionArguments(port=443), {"HOME": "/nonexistent"})
+        destination_of(ConnectionArguments(port=443), {"HOME": "/nonexistent"})
     with pytest.raises(TargetError, match="no vCenter is configured"):
-        reach(ConnectionArguments(), {"HOME": "/nonexistent"})
+        destination_of(ConnectionArguments(), {"HOME": "/nonexistent"})
 
 
 @pytest.mark.parametrize("require_verified", [False, True])

@@ -83,7 +83,7 @@ SHARED: Final = {
     "--yes": "Do not ask first.",
 }
 """What an option means whose help text differs between commands."""
-_FEW: Final = 3
+_MOST_NAMED: Final = 3
 
 
 def option_table(root: Any) -> str:
@@ -94,8 +94,8 @@ def option_table(root: Any) -> str:
         commands[name].append(command)
         meanings.setdefault(name, option.help)
     rows = [f"| `{name}` | {meanings[name]} | {_listed(commands[name])} |" for name in sorted(commands)]
-    head = ("# All options, and what each means", "", "| Option | Meaning | Commands |", "|---|---|---|")
-    return "\n".join((*head, *rows)) + "\n"
+    header = ("# All options, and what each means", "", "| Option | Meaning | Commands |", "|---|---|---|")
+    return "\n".join((*header, *rows)) + "\n"
 
 
 def options_of(command: Any, path: str = "") -> Iterator[tuple[str, str, Any]]:
@@ -109,7 +109,7 @@ def options_of(command: Any, path: str = "") -> Iterator[tuple[str, str, Any]]:
 
 
 def _listed(commands: list[str]) -> str:
-    return ", ".join(commands) if len(commands) <= _FEW else f"{len(commands)} commands"
+    return ", ".join(commands) if len(commands) <= _MOST_NAMED else f"{len(commands)} commands"
 
 
 OPTIONS: Final = "options"
@@ -150,7 +150,7 @@ def help(
 
     manual = _manual()
     if everything and words:
-        raise UsageError("--all lists all commands, and takes no topic", hint=f"gpuops help {' '.join(words)}")
+        raise UsageError("--all and a topic exclude each other", hint=f"gpuops help {' '.join(words)}")
     if everything:
         root = context.find_root()
         formatter = root.make_formatter()
@@ -164,10 +164,8 @@ def help(
         output.show(_list(titles), HelpDocument(topics=titles))
         return
     topic = "-".join(words)
-    page = topic if topic in manual else None if topic == OPTIONS else _page_with_heading(words)
-    if topic == OPTIONS:
-        from gpuops.cli.first_steps.help import option_table
-
+    page = topic if topic in manual or topic == OPTIONS else _page_with_heading(words)
+    if page == OPTIONS:
         text = option_table(context.find_root().command)
     elif page is not None:
         text = manual[page].read_text(encoding="utf-8")
@@ -199,13 +197,13 @@ def _page_with_heading(words: Sequence[str]) -> str | None:
 
 def _usage(words: Sequence[str], context: typer.Context) -> str | None:
     """Return what `gpuops WORDS --help` prints; None if there is no such command."""
-    inner = context.find_root()
+    command_context = context.find_root()
     for word in words:
-        command = getattr(inner.command, "commands", {}).get(word)
+        command = getattr(command_context.command, "commands", {}).get(word)
         if command is None:
             return None
-        inner = command.context_class(command, info_name=word, parent=inner)
-    return str(inner.get_help()) + "\n"
+        command_context = command.context_class(command, info_name=word, parent=command_context)
+    return str(command_context.get_help()) + "\n"
 
 
 def _manual() -> dict[str, Traversable]:
@@ -244,7 +242,6 @@ def _render(text: str) -> None:
 
 def _no_such_topic(words: Sequence[str], manual: Iterable[str], context: typer.Context) -> UsageError:
     """Return the error for words that name neither a page nor a command, with the closest names of both."""
-
     root: Any = context.find_root().command
     names = {name.replace("-", " "): name for name in (*root.commands, *manual)}
     if words[0] in root.commands:  # no command is imported by this
@@ -305,9 +302,9 @@ def template_write(
         typer.Argument(metavar="[NAME...]", help="Which ones; all if none is named.", autocompletion=names),
     ] = None,
     into: Annotated[
-        Path, typer.Option(metavar="DIR", help="The directory they come into; it is made where it is missing.")
+        Path, typer.Option(metavar="DIR", help="The directory to write into; it is created if it is missing.")
     ] = Path(FOLDER),
-    force: Annotated[bool, typer.Option("--force", help="Replace files that say something else.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that have other content.")] = False,
 ) -> None:
     """Write templates into a directory, where the manual's examples find them.
 

@@ -103,15 +103,15 @@ def input_schema(name: str) -> Schema:
 
     title, checked_by, _ = INPUTS[name]
     module, _, attribute = checked_by.partition(":")
-    checking = getattr(import_module(module), attribute)
-    if is_section(checking):
-        plain_schema = _without_titles(schema_of_section(checking))
+    checking_class = getattr(import_module(module), attribute)
+    if is_section(checking_class):
+        body = _without_titles(schema_of_section(checking_class))
     else:
         # the schema of the class itself, and of each class that its fields have
-        parts = msgspec.json.schema(checking)["$defs"]
-        plain_schema = _without_titles({**parts.pop(attribute), "$defs": parts})
+        parts = msgspec.json.schema(checking_class)["$defs"]
+        body = _without_titles({**parts.pop(attribute), "$defs": parts})
     heading = {"$schema": DIALECT, "$id": f"urn:gpuops:schema:{name}:{SCHEMA_VERSION}", "title": title}
-    return heading | {"required": [], **plain_schema}
+    return heading | {"required": [], **body}
 
 
 def _without_titles(schema: Any) -> Any:

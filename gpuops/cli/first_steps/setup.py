@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _TRIES: Final = 3
-"""vCenter Single Sign-On locks an account after five refused logins."""
+"""How often each question is asked: vCenter Single Sign-On locks an account after five refused logins."""
 _ROLES: Final = "roles/one-account.yaml"
 _ADMINISTRATOR: Final = "administrator@vsphere.local"
 _PAIRS_TRIED: Final = 6
+"""Pairs of a VM and a profile that are planned for the suggested attach, at most."""
 _WITHOUT_TERMINAL: Final = (
     "run it at a terminal; or gpuops config init --target NAME --address HOST --username NAME --password-file FILE "
     "--ca-file FILE, then gpuops login test"
@@ -102,11 +103,9 @@ class _Answers:
 @spread
 def setup(
     address: Annotated[
-        str | None, typer.Option(metavar="HOST", help="The address of the vCenter, which is not asked for then.")
+        str | None, typer.Option(metavar="HOST", help="The address of the vCenter; without it setup asks.")
     ] = None,
-    username: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The account, which is not asked for then.")
-    ] = None,
+    username: Annotated[str | None, typer.Option(metavar="NAME", help="The account; without it setup asks.")] = None,
 ) -> None:
     """Set up a vCenter: ask for its address and a login, try them, and write the configuration file.
 
@@ -119,7 +118,6 @@ def setup(
       gpuops setup
       gpuops setup --address vc.example.com --username gpuops@vsphere.local
     """
-
     # each option is popped when it is used: after a failed try, its question is asked
     preset = {"address": address, "username": username}
     _require_terminal(preset)
@@ -160,7 +158,7 @@ def _ask(question: str, default: str = "") -> str:
     if not (line := sys.stdin.readline()):
         raise Refused("the input ended before setup was complete", hint="run gpuops setup in a terminal")
     if not (answer := line.strip() or default):
-        raise UsageError("nothing was typed")
+        raise UsageError("nothing was typed", hint="type an answer; Ctrl-C ends setup")
     return answer
 
 
@@ -176,7 +174,7 @@ def _ask_password(question: str) -> str:
     except EOFError:
         raise Refused("the input ended before setup was complete", hint="run gpuops setup in a terminal") from None
     if not password:
-        raise UsageError("no password was typed")
+        raise UsageError("no password was typed", hint="type the password; Ctrl-C ends setup")
     return password
 
 
@@ -194,7 +192,7 @@ def _ask_address(path: Path, host: str | None) -> _Answers:
         raise TargetError("an address must not contain a password", hint="setup asks for it later")
     if not address.tls:
         if not address.is_this_machine:
-            raise TargetError(f"{text} is not encrypted", hint="leave out http://")
+            raise TargetError(f"a connection to {text} is not encrypted", hint="type the address without http://")
         return _Answers(path, address, None)
     certificate = presented_certificate(Target(address.host, "", Secret(""), address.port))
     bytes_shown = re.findall("..", certificate.sha256.upper())
@@ -215,10 +213,10 @@ def _choose_name(answers: _Answers) -> None:
     """Ask what the vCenter is called. Raises UsageError for a name that is in use, or that cannot be one."""
     from gpuops.config.vcenter.edit import with_target
 
-    first = answers.address.host.partition(".")[0]
-    answers.name = _ask(
-        "Name of this vCenter in gpuops", first if re.fullmatch(r"[a-z][a-z0-9_-]*", first) else "vcenter"
-    )
+    first_label = answers.address.host.partition(".")[0]
+    default = first_label if re.fullmatch(r"[a-z][a-z0-9_-]*", first_label) else "vcenter"
+    answers.name = _ask("Name of this vCenter in gpuops", default)
+    # only to check the name: the file is written at the end
     with_target(answers.path, answers.name, {"host": answers.target()["host"]})
     if existing := next(filter(Path.exists, answers.files()), None):
         raise UsageError(f"{existing} already exists", hint="choose another name, or remove the file")
@@ -322,34 +320,34 @@ def _show_next_commands(answers: _Answers, attach_to_try: tuple[str, str] | None
     output.show(setup_text(files, commands), SetupDocument(answers.name, [*map(str, files)], roles_made, [*commands]))
 
 
-login = VerbTable("login", "Log in to a vCenter, and say who and what.")
+login = VerbTable("login", "Test the login to a vCenter.")
 
 
 @login.callback()
 def _group() -> None:
-    """Log in to a vCenter, and say who and what."""
+    """Test the login to a vCenter."""
 
 
 @login.command("test")
 @spread
 def login_test(common: CommonOptions) -> None:
-    """Log in, say who and what, what it lacks for each verb, and compare what VI/JSON and SOAP tell.
+    """Test a login, its privileges for each command, and whether VI/JSON and SOAP agree.
 
-    Privileges that are lacking are named with their places; they are no failure of the login.
+    Missing privileges are listed with the objects that they are missing on; the test succeeds nevertheless.
 
     Inventories are read over VI/JSON (vCenter 8.0 U1 and later), which is faster, once both gave equal snapshots here;
-    that is remembered for this vCenter and its version in the state directory. Changes nothing in vCenter.
+    the state directory stores this for the vCenter and its version. Changes nothing in vCenter.
 
     \b
     Example:
       gpuops login test --vcenter sim:lab
     """
-    from gpuops.api import login_test as ask
+    from gpuops.api import login_test as test_login
     from gpuops.console.opening import open_site
     from gpuops.report.first_steps.config_view import LoginTestDocument, login_text
 
     with open_site(common) as site:
-        test = ask(site)
+        test = test_login(site)
     output.show(login_text(test), LoginTestDocument.made_of(test))
 
 
@@ -361,20 +359,20 @@ File = Annotated[
 
 
 def keys(incomplete: str) -> list[str]:
-    """TARGET.KEY of the targets that are there."""
+    """Return `default`, and TARGET.KEY of each target in the configuration file."""
     from gpuops.config.decoding import keys_of
     from gpuops.config.vcenter.targets import TABLES, NamedTarget
 
-    single = [key for key in keys_of(NamedTarget) if key not in TABLES]
-    every = [f"{name}.{key}" for name in configured_targets() for key in single]
-    return [key_path for key_path in ["default", *every] if key_path.startswith(incomplete)]
+    settable_keys = [key for key in keys_of(NamedTarget) if key not in TABLES]
+    key_paths = [f"{name}.{key}" for name in configured_targets() for key in settable_keys]
+    return [key_path for key_path in ["default", *key_paths] if key_path.startswith(incomplete)]
 
 
 @config.command("init")
 @spread
 def config_init(
     target: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What the first target is called; then --vcenter NAME means it.")
+        str | None, typer.Option(metavar="NAME", help="The name of the first target, for --vcenter NAME.")
     ] = None,
     address: Annotated[
         str | None, typer.Option(metavar="HOST", help="Its address: vc.example.com, or sim:lab to try things.")
@@ -388,7 +386,7 @@ def config_init(
     ] = None,
     file: File = None,
 ) -> None:
-    """Write a first configuration file with comments, mode 0600. A file that is there is never overwritten.
+    """Write a first configuration file with comments, mode 0600. An existing file is never overwritten.
 
     \b
     Examples:
@@ -410,7 +408,7 @@ def config_init(
 def config_show(common: CommonOptions, file: File = None) -> None:
     """Show the settings in force for each target, and where each comes from. Connects to nothing.
 
-    Of a password only whether there is one, and from where.
+    For a password it shows only whether it is set, and where.
 
     \b
     Examples:
@@ -423,9 +421,7 @@ def config_show(common: CommonOptions, file: File = None) -> None:
     from gpuops.report.first_steps.config_view import show_document, show_text
 
     if common.password_stdin:
-        raise UsageError(
-            "--password-stdin has no meaning for config show", hint="leave it out: no password is asked for"
-        )
+        raise UsageError("config show does not use a password", hint="remove --password-stdin")
     path = _path(file)
     configuration = read_configuration(path)
     exists = path.is_file()
@@ -442,13 +438,13 @@ _SETTING: Final = typer.Argument(metavar="TARGET.KEY", help="prod.port; or defau
 @spread
 def config_set(
     key: Annotated[str, _SETTING],
-    new_value: Annotated[str, typer.Argument(metavar="VALUE", help="What it is from now on; '' takes the key out.")],
+    new_value: Annotated[str, typer.Argument(metavar="VALUE", help="The new value; '' removes the key.")],
     file: File = None,
 ) -> None:
     """Change one key of the configuration file, and leave its comments as they are.
 
-    What cannot be meant is refused, and nothing written. Passwords are: a command line is readable by everybody.
-    Between several receivers of `notify` stand blanks.
+    An invalid key or value is refused, and nothing is written. Passwords are refused too, because other users can read
+    a command line. Separate several receivers of `notify` with blanks.
 
     \b
     Examples:
@@ -464,5 +460,4 @@ def config_set(
 
 
 def _path(file: Path | None) -> Path:
-
     return config_file(os.environ) if file is None else file

@@ -66,31 +66,32 @@ def serve(
     ] = None,
     ready_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Written once it listens (url, username, password, ca_file, pid)."),
+        typer.Option(metavar="FILE", help="Write this file once it listens (url, username, password, ca_file, pid)."),
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Begin with this state if it is there, and keep it there.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Start with the state in this file if it exists, and store the state there."),
     ] = None,
     clock: Annotated[
         SimClock,
         typer.Option(
             envvar="GPUOPS_SIM_CLOCK",
-            help="What moves its time: real seconds and clients that wait or poll (virtual), real seconds alone, or "
-            "requests and waits alone (stepped).",
+            help="What moves its time: real seconds, and clients that wait or poll (virtual); only real seconds "
+            "(real); only requests and waits (stepped).",
         ),
     ] = SimClock.VIRTUAL,
     api_version: Annotated[
         SimApiVersion | None,
-        typer.Option(help="Of vSphere: what a version lacks is not there. Without it that of the scenario."),
+        typer.Option(help="The version of vSphere, with only what that version has; default: that of the scenario."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Every choice it makes comes from this number.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of all random choices.")] = 0,
     http: Annotated[bool, typer.Option("--http", help="Speak plain HTTP.")] = False,
     faults: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What shall go wrong: ids of `sim faults`, or rules.")
+        Path | None, typer.Option(metavar="FILE", help="The faults to inject: ids of `sim faults`, or rules.")
     ] = None,
     deviate: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="Go by another rule than the assumed one (gpuops help troubleshooting)."),
+        typer.Option(metavar="ID", help="Deviate from this assumed rule (gpuops help troubleshooting)."),
     ] = None,
 ) -> None:
     """Serve a simulated vCenter on loopback until Ctrl-C or SIGTERM.
@@ -104,11 +105,11 @@ def serve(
     """
     from gpuops.report.first_steps.simulator_view import client_lines
     from gpuops.sim.server import start
-    from gpuops.sim.wire import sim_client as ready
+    from gpuops.sim.wire import sim_client
 
     rules = _rules(faults)
     with (
-        _stopping() as stopped,
+        _stop_on_signal() as stop_requested,
         start(
             scenario,
             port=port,
@@ -123,13 +124,13 @@ def serve(
     ):
         horizon = server.serve_horizon(horizon_port) if horizon_port is not None else None
         if ready_file is not None:
-            ready.write(ready_file, ready.of(server))
+            sim_client.write(ready_file, sim_client.of(server))
         try:
             lines = client_lines(server.url, server.username, server.password, server.ca_file)
-            # at once: a script may read only the first line
-            beside = f" with a Connection Server at {horizon.url}" if horizon is not None else ""
-            typer.echo(f"serving {scenario} at {server.url}{beside} (Ctrl-C stops it)\n\n{lines}")
-            stopped.wait()
+            broker_text = f" with a Connection Server at {horizon.url}" if horizon is not None else ""
+            # in one call: a script may read only the first line and close the pipe
+            typer.echo(f"serving {scenario} at {server.url}{broker_text} (Ctrl-C stops it)\n\n{lines}")
+            stop_requested.wait()
         finally:
             if ready_file is not None:
                 ready_file.unlink(missing_ok=True)
@@ -147,10 +148,9 @@ def ledger(
       gpuops sim ledger --ready-file ready.json --output json
     """
     from gpuops.report.first_steps.simulator_view import ledger_document, ledger_text
-    from gpuops.sim.wire import sim_client as ready
-    from gpuops.sim.wire.sim_client import SimClient
+    from gpuops.sim.wire import sim_client
 
-    effects = SimClient(ready.read(ready_file)).ledger()
+    effects = sim_client.SimClient(sim_client.read(ready_file)).ledger()
     output.show(ledger_text(effects), ledger_document(effects))
 
 
@@ -180,14 +180,16 @@ def _rules(path: Path | None) -> tuple[Rule, ...]:
 
 
 @contextmanager
-def _stopping() -> Iterator[threading.Event]:
+def _stop_on_signal() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C or SIGTERM sets: that is the usual end of a server, not an error."""
-    stopped = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    stop_requested = threading.Event()
+    previous_handlers = {
+        number: signal.signal(number, lambda *_: stop_requested.set()) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        yield stopped
+        yield stop_requested
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
@@ -257,15 +259,16 @@ def _serve_vcenter(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
     """Start a simulated vCenter; yield the environment that connects every command of the demo to it."""
     ready = folder / "vcenter.json"
     serve = ["sim", "serve", "--scenario", scenario, "--clock", "stepped", "--port", "0", "--ready-file", str(ready)]
-    foreign = ("GPUOPS_", "VMWARE_", "GOVC_")
-    environment = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
+    # without the variables by which the user selects another vCenter
+    connecting = ("GPUOPS_", "VMWARE_", "GOVC_")
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(connecting)}
     environment |= {"GPUOPS_VCENTER": f"sim@{ready}", "GPUOPS_STATE_DIR": str(folder / "state")}
     with subprocess.Popen(_gpuops(serve), env=environment, stdout=subprocess.PIPE, encoding="utf-8") as server:  # noqa: S603
         try:
             assert server.stdout is not None
             server.stdout.readline()  # waits: its first line comes once it listens, after the ready file is written
             if not ready.exists():
-                raise VcenterUnreachable("the simulated vCenter did not start", hint="its own message stands above")
+                raise VcenterUnreachable("the simulated vCenter did not start", hint="read its message above")
             yield environment
         finally:
             server.terminate()
@@ -280,11 +283,11 @@ def _play(scene: Scene, places: Mapping[str, str], environment: Mapping[str, str
     typer.secho(f"$ {command}", bold=True, color=color)
     sys.stdout.flush()
     plain = ["--no-color"] if is_plain else []
-    ended = subprocess.run(_gpuops([*plain, *shlex.split(command)[1:]]), env=environment, check=False)  # noqa: S603
-    if ended.returncode != scene.exit_code:
+    completed = subprocess.run(_gpuops([*plain, *shlex.split(command)[1:]]), env=environment, check=False)  # noqa: S603
+    if completed.returncode != scene.exit_code:
         raise PartlyDone(
-            f"`{command}` ended with exit code {ended.returncode}, not {scene.exit_code}",
-            hint="what it printed stands above; this is a bug of gpuops",
+            f"`{command}` ended with exit code {completed.returncode}, not {scene.exit_code}",
+            hint="this is a bug of gpuops: report it with the output above",
         )
 
 

@@ -234,7 +234,7 @@ def _planned_lines(planned: PlannedHost) -> Iterator[Text]:
     yield Text(f"  {planned.host.name}: out of service, set and rebooted")
     settings = [(change.what, change.before or "none", change.after or "none") for change in changes(planned.step)]
     rows = [(what, f"{before} -> {after}") for what, before, after in settings if before != after]
-    rows += [(leaving.vm.name, _destination(leaving)) for leaving in planned.away]
+    rows += [(leaving_vm.vm.name, _destination(leaving_vm)) for leaving_vm in planned.away]
     for subject, (_, how) in zip(padded(subject for subject, _ in rows), rows, strict=True):
         yield Text(f"      {subject}  ").append(how)
 

@@ -22,10 +22,10 @@ _MOST_NAMED: Final = 3
 def readiness_text(readiness: Readiness, scope: Scope) -> Shown:
     """Return the table of hosts, what blocks them, what DRS would not do, and VMs without a place after a loss."""
     inventory = readiness.inventory
-    head = vcenter_heading(inventory, f"{count(len(readiness.hosts), 'host')} with GPUs")
+    heading = vcenter_heading(inventory, f"{count(len(readiness.hosts), 'host')} with GPUs")
     if not readiness.hosts:
-        return (head, Text(str(scope.nowhere("readiness", inventory))))
-    lines: list[Shown] = [head, _hosts_table(readiness)]
+        return (heading, Text(str(scope.nowhere("readiness", inventory))))
+    lines: list[Shown] = [heading, _hosts_table(readiness)]
     for host in readiness.hosts:
         if scope.host is not None and host.away:
             lines += [Text(), Text(f"{host.host.name}: in this order", "bold"), _moves_table(host)]
@@ -96,10 +96,10 @@ def _blockers(readiness: Readiness) -> Iterator[Text]:
             yield Text("blocks: ", "red").append(str(host.unreachable))
             yield from _next_line(host.unreachable.hint)
         vms_by_reasons: dict[tuple[str, ...], list[Staying]] = {}
-        for staying in host.stays:
-            vms_by_reasons.setdefault(staying.reasons, []).append(staying)
+        for staying_vm in host.stays:
+            vms_by_reasons.setdefault(staying_vm.reasons, []).append(staying_vm)
         for reasons, group in vms_by_reasons.items():
-            names = _names([staying.vm for staying in group])
+            names = _names([staying_vm.vm for staying_vm in group])
             yield Text("blocks: ", "red").append(f"{name}: {names} cannot leave it while running: ")
             yield Text(f"        {'; '.join(reasons)}")
             yield from _next_line(group[0].rejection.hint)

@@ -87,11 +87,11 @@ def _summary(preview: NightPreview) -> str:
     desktops = count(len(preview.night_plan.decision.desktops), "desktop")
     ml_vms = count(len(preview.expected_runs), "ML VM")
     text = f"{ml_vms} would start, {desktops} would make room: {hours}"
-    unproved = [proof.host.name for proof in preview.proofs if proof.refusals]
-    if unproved:
-        return f"{text}; the return to {', '.join(unproved)} is not proved"
-    proved = sum(len(proof.order) for proof in preview.proofs)
-    return f"{text}; {proved} come back, proved" if proved else text
+    unproved_hosts = [proof.host.name for proof in preview.proofs if proof.refusals]
+    if unproved_hosts:
+        return f"{text}; the return to {', '.join(unproved_hosts)} is not proved"
+    proved_count = sum(len(proof.order) for proof in preview.proofs)
+    return f"{text}; {proved_count} come back, proved" if proved_count else text
 
 
 def _run_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:

@@ -29,8 +29,8 @@ def setup_text(setup: Setup) -> Iterator[Text]:
     """Yield what exists, what was made or is missing, and which desktops their owners have not marked."""
     word, style = ("made", "green") if setup.made else ("missing", "yellow")
     for name in setup.attributes:
-        missing = name in setup.undefined
-        yield _state_line(word if missing else "there", f"custom attribute {name}", style if missing else "dim")
+        is_missing = name in setup.undefined
+        yield _state_line(word if is_missing else "there", f"custom attribute {name}", style if is_missing else "dim")
     new_vm = setup.lock_vm_missing
     if new_vm is not None:
         subject = f"VM {new_vm.name} on {new_vm.host_name}, datastore {new_vm.datastore}, powered off"

@@ -36,8 +36,8 @@ def look_text(report: WatchReport) -> Iterator[Shown]:
     yield from map(_pool_line, look.ahead)
     for rejection in look.plan.rejections:
         yield Text(f"nothing starts: {rejection}", "yellow")
-    for yielding in look.gives.vms:
-        yield Text(f"would make room: {_yield_reason(yielding)}")
+    for yielding_vm in look.gives.vms:
+        yield Text(f"would make room: {_yield_reason(yielding_vm)}")
     for vm in look.back.desktops:
         yield Text(f"would come back to users: {vm.original.name}")
     for vm in look.back.stops:
@@ -59,11 +59,11 @@ def _pool_line(pool: PoolAhead) -> Text:
     return Text(f"pool {pool.pool}: {count(pool.running, 'desktop')} run for users, {to_run}")
 
 
-def _yield_reason(yielding: StoppingMlVm) -> str:
+def _yield_reason(yielding_vm: GivesWay) -> str:
     lost = "how much is lost is not known"
-    if yielding.lost_s is not None:
-        lost = f"{format_duration(yielding.lost_s)} of work are lost"
-    return f"{yielding.name}, so that {yielding.for_key[0]} is free in {yielding.where}; {lost}"
+    if yielding_vm.lost_s is not None:
+        lost = f"{format_duration(yielding_vm.lost_s)} of work are lost"
+    return f"{yielding_vm.name}, so that {yielding_vm.for_key[0]} is free in {yielding_vm.where}; {lost}"
 
 
 def watch_lines(report: WatchReport) -> Iterator[Text]:
@@ -72,8 +72,8 @@ def watch_lines(report: WatchReport) -> Iterator[Text]:
     # after steps the states of all profiles, otherwise only of those that lack slots
     if report.outcomes or look.gives.still_missing:
         yield Text("; ".join(str(state) for state in look.states if state.missing or report.outcomes))
-    for yielding in look.gives.vms:
-        yield Text(f"  makes room: {_yield_reason(yielding)}")
+    for yielding_vm in look.gives.vms:
+        yield Text(f"  makes room: {_yield_reason(yielding_vm)}")
     if look.gives.still_missing and not look.gives.vms:
         yield Text("  no other ML VM of this policy can make room", "yellow")
     for outcome in report.outcomes:

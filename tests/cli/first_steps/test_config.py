@@ -114,7 +114,7 @@ def test_what_is_in_force_is_said_with_its_source(filled: Path, monkeypatch: pyt
 def test_without_a_file_the_next_move_is_said(path: Path) -> None:
     result = run("show")
     assert result.exit_code == 0, result.output
-    assert f"{path}: is not there" in result.stdout
+    assert f"{path}: does not exist" in result.stdout
     assert "gpuops config init" in result.stdout
 
 

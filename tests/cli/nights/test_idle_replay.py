@@ -175,7 +175,7 @@ NO_WHILE: Final = """  - name: cad
             "--replay 1d --policy P --vm vdi-01",
             None,
             "--replay and --vm exclude each other",
-            "leave out --vm: a replay only counts",
+            "remove --vm: a replay only counts",
         ),
         (
             "--replay a-week --policy P",

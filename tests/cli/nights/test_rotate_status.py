@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.api import rotate_night
-from gpuops.cli.rotate_state import changes
+from gpuops.cli.rotate_state import changed_states
 from gpuops.config.policy import load_policy
 from gpuops.errors import VcenterUnreachable
 from gpuops.execute.journal import FILE_NAME
@@ -48,7 +48,7 @@ def statuses_shown(*looks: RotationStatus | VcenterUnreachable) -> list[Rotation
 
     statuses = []
     with pytest.raises(Ended):
-        for status in changes(look, repeat(None)):
+        for status in changed_states(look, repeat(None)):
             statuses.append(status)
     return statuses
 

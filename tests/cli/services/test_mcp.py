@@ -71,7 +71,7 @@ def test_a_tool_names_no_file_and_what_could_change_something_is_a_dry_run() -> 
     commands = tool_commands(get_command(app))
     for name, command in commands.items():
         assert ("--dry-run" in command.tool.fixed) == any(p.name == "dry_run" for p in command.command.params), name
-        assert not {"yes", "save", "policy", "saved"} & command.parameters.keys()
+        assert not {"yes", "save", "policy", "inventory_file"} & command.parameters.keys()
         assert all(p.type_descriptor.annotation is not Path for p in command.parameters.values()), name
     page = (ROOT / "gpuops" / "manual" / "python.md").read_text(encoding="utf-8")
     assert [name for name in commands if f"`{name}`" not in page] == []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 JOBS: Final = 8
 TIMEOUT_S: Final = 300
 _OF_ONE: Final = {
-    "saved": "--inventory",
+    "inventory_file": "--inventory",
     "save": "--save",
     "follow": "--follow",
     "vcenter": "--vcenter",

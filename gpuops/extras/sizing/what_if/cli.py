@@ -85,7 +85,7 @@ def what_if(
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the changed fleet, for --inventory of other commands.")
     ] = None,
-    saved: Annotated[
+    inventory_file: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
     ] = None,
 ) -> None:
@@ -121,8 +121,10 @@ def what_if(
     )
     night = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
-    with open_site(common, saved=saved) as site:
-        answer = compare_fleets(question, read_inventory(site, common, saved=saved), site, night, moment)
+    with open_site(common, inventory_file=inventory_file) as site:
+        answer = compare_fleets(
+            question, read_inventory(site, common, inventory_file=inventory_file), site, night, moment
+        )
     if save is not None:
         from gpuops.config.snapshot import save as write
 

@@ -76,23 +76,27 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def parse(self, inventory, loader, path, cache=True):
         super().parse(inventory, loader, path, cache)
         self._read_config_data(path)
-        self._add(self._found(path, cache))
+        self._add_hosts(self._read_or_cached(path, cache))
 
-    def _found(self, path, cache):
-        """What vCenter shows, or what it showed when it was last asked."""
+    def _read_or_cached(self, path, cache):
+        """Return the variables of VMs and hosts from the cache, or else read vCenter and fill the cache.
+
+        `cache` is False if the user asks for a fresh read (`--flush-cache`).
+        """
         key = self.get_cache_key(path)
-        wanted = self.get_option("cache")
-        if wanted and cache:
+        has_cache = self.get_option("cache")
+        if has_cache and cache:
             try:
                 return self._cache[key]
             except KeyError:
                 pass
-        found = self._read()
-        if wanted:
-            self._cache[key] = found
-        return found
+        machine_variables = self._read_machines()
+        if has_cache:
+            self._cache[key] = machine_variables
+        return machine_variables
 
-    def _read(self):
+    def _read_machines(self):
+        """Return `{"vms": {name: variables}, "hosts": {name: variables}}`. Raises AnsibleParserError."""
         try:
             from gpuops.errors import GpuopsError
             from gpuops.tasks.inventory import machines
@@ -103,25 +107,26 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         prepare_process()
         try:
             connection = ConnectionArguments(**{name: self._option(name) for name in CONNECTION})
-            found, warnings = machines(connection, policy=self._option("policy"))
+            machine_variables, warnings = machines(connection, policy=self._option("policy"))
         except GpuopsError as error:
-            # not chained: Ansible prints causes, and one says it all
-            said = f"{error.message}; {error.hint}" if error.hint else error.message
-            raise AnsibleParserError(in_words_of({**CONNECTION, "policy": {}}, said)) from None
+            # not chained: Ansible would print the cause too
+            message = f"{error.message}; {error.hint}" if error.hint else error.message
+            raise AnsibleParserError(in_words_of({**CONNECTION, "policy": {}}, message)) from None
         for warning in warnings:
             self.display.warning(warning)
-        return json.loads(json.dumps(found))
+        return json.loads(json.dumps(machine_variables))  # enums become text
 
     def _option(self, name):
-        """An option of the file; those of the connection may be templates, for a vault or the environment."""
+        """Return an option of the file, with a template (for a vault or the environment) evaluated."""
         value = self.get_option(name)
         return self.templar.template(value) if isinstance(value, str) else value
 
-    def _add(self, found):
+    def _add_hosts(self, machine_variables):
+        """Add the VMs and hosts with their variables and groups; names and values are marked as no templates."""
         strict = self.get_option("strict")
         for resource in self.get_option("resources"):
             group = self.inventory.add_group(f"{resource}_with_gpus")
-            for name, variables in found[resource].items():
+            for name, variables in machine_variables[resource].items():
                 host = self.inventory.add_host(wrap_var(name), group)
                 facts = wrap_var(variables)
                 for key, value in facts.items():

@@ -1,6 +1,6 @@
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-"""The door to gpuops: `main` of every module, which hands its arguments to `gpuops.tasks` and ends with the answer."""
+"""`main` of every module: passes the arguments of the module to `gpuops.tasks`, and ends with the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ansible_collections.gpuops.vsphere.plugins.module_utils.arguments import AR
 
 
 def main(name, mutually_exclusive=(), **rules):
-    """Runs the module of this name; `rules` are those of Ansible about arguments that go together."""
+    """Run the module of this name. `rules`: required_if, required_one_of and the like of AnsibleModule."""
     passwords = [("password", "password_file")] if "password" in ARGUMENTS[name] else []
     module = AnsibleModule(
         argument_spec=ARGUMENTS[name],
@@ -21,27 +21,30 @@ def main(name, mutually_exclusive=(), **rules):
         **rules,
     )
 
-    def ask(module):
+    def run_task(module):
         from gpuops.tasks.perform import perform
 
         return perform(name, without_aliases(ARGUMENTS[name], module.params), apply=not module.check_mode)
 
-    finish(module, ask)
+    finish(module, run_task)
 
 
 def without_aliases(arguments, params):
-    """The parameters by the names of the arguments; Ansible keeps one that is given by an alias under both names."""
-    named = {name: params[name] for name in arguments}
+    """Return the parameters, also those of suboptions, by the names of the arguments.
+
+    Ansible keeps a parameter that is given by an alias under both names.
+    """
+    parameters = {name: params[name] for name in arguments}
     for name, argument in arguments.items():
-        if "options" in argument and isinstance(named[name], list):
-            named[name] = [without_aliases(argument["options"], each) for each in named[name]]
-        elif "options" in argument and named[name] is not None:
-            named[name] = without_aliases(argument["options"], named[name])
-    return named
+        if "options" in argument and isinstance(parameters[name], list):
+            parameters[name] = [without_aliases(argument["options"], element) for element in parameters[name]]
+        elif "options" in argument and parameters[name] is not None:
+            parameters[name] = without_aliases(argument["options"], parameters[name])
+    return parameters
 
 
-def finish(module, ask):
-    """Ends the module with what `ask` answers; an error ends it as one line, its next move and its exit code."""
+def finish(module, run_task):
+    """Run the task and end the module with its result; an error becomes one line, the next move and the exit code."""
     try:
         from gpuops.errors import GpuopsError
         from gpuops.tasks.perform import in_words_of, result_in_words_of
@@ -50,7 +53,7 @@ def finish(module, ask):
         module.fail_json(msg=missing_required_lib("gpuops-vsphere"), exception=traceback.format_exc())
     prepare_process()
     try:
-        answer = ask(module)
+        task_result = run_task(module)
     except GpuopsError as error:
         message = in_words_of(module.argument_spec, error.message)
         hint = in_words_of(module.argument_spec, error.hint)
@@ -60,11 +63,11 @@ def finish(module, ask):
             reasons=[message],
             exit_code=error.exit_code,
         )
-    for warning in answer.warnings:
+    for warning in task_result.warnings:
         module.warn(in_words_of(module.argument_spec, warning))
-    result = json.loads(json.dumps(answer.result))  # plain text for enums: what JSON makes of them
+    result = json.loads(json.dumps(task_result.result))  # enums become text
     result = result_in_words_of(module.argument_spec, result)
-    if answer.exit_code:
-        message = in_words_of(module.argument_spec, answer.message)
-        module.fail_json(msg=message, exit_code=answer.exit_code, **result)
+    if task_result.exit_code:
+        message = in_words_of(module.argument_spec, task_result.message)
+        module.fail_json(msg=message, exit_code=task_result.exit_code, **result)
     module.exit_json(**result)
