@@ -11,7 +11,7 @@ from typing import Final
 
 from gpuops.advise.desktop_sessions import match_machines, read_sessions
 from gpuops.extras.observe.blocks import FINE_S, MISSING, WHOLE, Block, steps_of_samples
-from gpuops.extras.observe.replay import STEP, DesktopNight, Sessions, desktop_night, hours_of, complete_nights
+from gpuops.extras.observe.replay import STEP, DesktopNight, Sessions, complete_nights, desktop_night, hours_of
 from gpuops.model.desktops.broker import DesktopMachine, DesktopSession, SessionState
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.measurements.measurement import CounterSeries, Measured, Samples, Span

@@ -194,7 +194,7 @@ def _tell_unreadable(unreadable: PolicyError, command: str, common: CommonOption
     from gpuops.extensions import load
 
     with suppress(GpuopsError):  # without readable receivers only the error itself is printed
-        load("gpuops.extras.notify.run_watch.tell_failure")(notice_way_of(common), command, unreadable)
+        load("gpuops.extras.notify.run_watch.send_failure")(notice_way_of(common), command, unreadable)
 
 
 def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
