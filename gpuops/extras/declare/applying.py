@@ -36,8 +36,10 @@ VMS_WAIT: Final = Rejection(
     "are not changed, because some settings of hosts could not be made",
     hint="fix the errors of hosts in this report, then run the same command again",
 )
+REBOOT: Final = (
     "{} must be rebooted before all settings are in force: add --reboot rolling, or empty and reboot these hosts "
     "yourself"
+)
 
 
 @dataclass(frozen=True, slots=True)
