@@ -185,25 +185,25 @@ def apply_site(
     *,
     apply: bool,
     consent: SiteConsent = agreed,
-    told: Told = unheard,
+    hear_progress: Told = unheard,
     only: Collection[str] | None = None,
     in_maintenance: ChangeConsent | None = None,
 ) -> SiteReport:
     """Change what differs from the file, and return the plan, the outcomes and what still differs.
 
     `only`: refs of the hosts and VMs that are changed; None = all. `in_maintenance`: if set, hosts are changed only in
-    maintenance mode, after this function has consented to the plan for their VMs. `told`: gets the progress.
+    maintenance mode, after this function has consented to the plan for their VMs. `hear_progress`: gets the progress.
 
     If a part of the plan is infeasible, nothing is changed. A rolling change of an earlier call that was cut off is
     finished first. Raises NotConnected, Locked, StateDamaged, and Refused while a rotation or another change is open.
     """
     if apply:
-        _finish_earlier_calls(site, told)
+        _finish_earlier_calls(site, hear_progress)
     report = plan_site(file, site, rolling, only)
     if not apply or not report.feasible or not report.has_work:
         return replace(report, applied=apply and report.feasible)
     consent(report)
-    host_phase = _HostPhase(site, rolling, told, in_maintenance)
+    host_phase = _HostPhase(site, rolling, hear_progress, in_maintenance)
     if report.hosts.steps or report.roll.rounds:
         host_phase.set_hosts(report.comparison.hosts)
     vm_outcomes, unmet_vms = tuple[Outcome, ...](), tuple[Rejection, ...]()
@@ -230,7 +230,7 @@ def compare_now(file: SiteFile, site: Site) -> Comparison:
     return compare(file, inventory, catalog_of(inventory), site.clock())
 
 
-def _finish_earlier_calls(site: Site, told: Told) -> None:
+def _finish_earlier_calls(site: Site, hear_progress: Told) -> None:
     """Wait for the steps of calls that were cut off, and finish their rolling change.
 
     Raises PartlyDone if the rolling change cannot be finished.
@@ -239,7 +239,7 @@ def _finish_earlier_calls(site: Site, told: Told) -> None:
         end_killed_calls(request.run_kind, site)
     if change_status(site).verb != VERB:
         return
-    resumed = change_resume(site, hear=told)
+    resumed = change_resume(site, hear=hear_progress)
     if resumed.exit_code:
         raise PartlyDone(
             "the rolling change of an earlier gpuops apply could not be finished", hint="gpuops change status shows it"
@@ -252,7 +252,7 @@ class _HostPhase:
 
     site: Site
     rolling: Rolling | None
-    told: Told
+    hear_progress: Told
     in_maintenance: ChangeConsent | None = None
     outcomes: list[Outcome[HostStep]] = field(default_factory=list)
     unmet: list[Rejection] = field(default_factory=list)
@@ -266,25 +266,25 @@ class _HostPhase:
         for _ in range(MOST_PASSES):
             if not self.is_done:
                 return
-            has_set = self.in_maintenance is None and self._set(wishes)
-            has_rebooted = self.rolling is not None and self.is_done and self._reboot(wishes, self.rolling)
+            has_set = self.in_maintenance is None and self._set_hosts(wishes)
+            has_rebooted = self.rolling is not None and self.is_done and self._reboot_hosts(wishes, self.rolling)
             if not has_set and not has_rebooted:
                 return
 
-    def _set(self, wishes: tuple[HostWish, ...]) -> bool:
+    def _set_hosts(self, wishes: tuple[HostWish, ...]) -> bool:
         """Set what differs; return whether a step was tried."""
         set_report = configure(SiteHosts(wishes), self.site, apply=True)
-        self._note(set_report.plan.rejections, set_report.outcomes)
+        self._collect(set_report.plan.rejections, set_report.outcomes)
         return bool(set_report.outcomes)
 
-    def _reboot(self, wishes: tuple[HostWish, ...], rolling: Rolling) -> bool:
+    def _reboot_hosts(self, wishes: tuple[HostWish, ...], rolling: Rolling) -> bool:
         """Reboot the hosts on which settings wait for that; return whether a step was tried."""
         request, consent = SiteHosts(wishes, reboots_only=True), self.in_maintenance or agreed
-        rolled = change(request, VERB, rolling, self.site, apply=True, consent=consent, hear=self.told)
-        self._note(rolled.plan.rejections, rolled.outcomes)
+        rolled = change(request, VERB, rolling, self.site, apply=True, consent=consent, hear=self.hear_progress)
+        self._collect(rolled.plan.rejections, rolled.outcomes)
         return bool(rolled.outcomes)
 
-    def _note(self, rejections: tuple[Rejection, ...], outcomes: tuple[Outcome[HostStep], ...]) -> None:
+    def _collect(self, rejections: tuple[Rejection, ...], outcomes: tuple[Outcome[HostStep], ...]) -> None:
         self.unmet += rejections
         self.outcomes += outcomes
 

@@ -84,7 +84,7 @@ def apply(
         ChangeProgress() as progress,
     ):
         host_shell.give_to(site)
-        report = apply_site(wishes(site), site, rolling, apply=not dry_run, consent=consent, told=progress)
+        report = apply_site(wishes(site), site, rolling, apply=not dry_run, consent=consent, hear_progress=progress)
     remember(common, report.before)
     output.show(site_report_text(report), ApplyDocument.made_of(report))
     output.leave(report.exit_code)

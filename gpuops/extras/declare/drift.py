@@ -100,9 +100,9 @@ class DriftWatch:
         back = tuple(difference for difference in self.known if difference not in comparison.differences)
         new = self._with_users(new, comparison.snapshot) if new else ()
         healed, refusals = tuple[SiteReport, ...](), tuple[Rejection, ...]()
-        if healable := self._healable(comparison.differences):
+        if healable := self._settings_to_set_back(comparison.differences):
             try:
-                healed = self._heal(healable)
+                healed = self._set_back(healable)
             # for example while a rotation runs: the next comparison tries again
             except (Locked, Refused, PartlyDone) as error:
                 refusals = (Rejection("drift", error.message, hint=error.hint),)
@@ -125,9 +125,13 @@ class DriftWatch:
         except NoPermission as error:
             self.site.say(f"the users who changed settings are unknown: {error.line}")
             changes = ()
-        return tuple(replace(difference, by=self._user(difference, changes, snapshot)) for difference in drifted)
+        return tuple(
+            replace(difference, by=self._user_who_changed(difference, changes, snapshot)) for difference in drifted
+        )
 
-    def _user(self, difference: SiteDifference, changes: Collection[SettingChange], snapshot: Inventory) -> str | None:
+    def _user_who_changed(
+        self, difference: SiteDifference, changes: Collection[SettingChange], snapshot: Inventory
+    ) -> str | None:
         """Return the user who made this difference, by the events of changes; None = unknown."""
         if difference.key != "drs":
             setting = (difference.ref, difference.key, difference.mark)
@@ -138,7 +142,7 @@ class DriftWatch:
         # a change of a cluster may concern any of its VMs, so name a user only if no other user changed it
         return users[0] if len(set(users)) == 1 else None
 
-    def _healable(self, differences: Iterable[SiteDifference]) -> list[tuple[str, str]]:
+    def _settings_to_set_back(self, differences: Iterable[SiteDifference]) -> list[tuple[str, str]]:
         """Return the ref of the host or VM and the key of each setting that may be set back now."""
         if next(shut(Rolling(window=self.window), self.site.clock()), None) is not None:
             return []
@@ -150,12 +154,12 @@ class DriftWatch:
         )
         return [(ref, key) for ref, key in dict.fromkeys(settings) if key in self.heals]
 
-    def _heal(self, settings: Sequence[tuple[str, str]]) -> tuple[SiteReport, ...]:
+    def _set_back(self, settings: Sequence[tuple[str, str]]) -> tuple[SiteReport, ...]:
         """Set these settings back: together, or one by one if one of them cannot be set; MIG mode of hosts first."""
         reports = tuple[SiteReport, ...]()
         if self.reboots and (refs := {ref for ref, key in settings if key == "mig"}):
             empty = _empty_hosts(self.site.vcenter.inventory(), refs)
-            reports = tuple(map(self._heal_mig, empty))
+            reports = tuple(map(self._set_mig_back, empty))
             settings = [(ref, key) for ref, key in settings if key != "mig" or ref not in empty]
         if not settings:
             return reports
@@ -167,7 +171,7 @@ class DriftWatch:
             apply_site(healing_part(self.file, (key,)), self.site, apply=True, only=(ref,)) for ref, key in settings
         )
 
-    def _heal_mig(self, ref: str) -> SiteReport:
+    def _set_mig_back(self, ref: str) -> SiteReport:
         """Set MIG mode of a host without running VMs back in maintenance mode, in which no VM starts on it."""
         part, rolling = healing_part(self.file, ("mig",)), Rolling(window=self.window)
         report = apply_site(part, self.site, rolling, apply=True, only=(ref,), in_maintenance=_refuse_to_move)

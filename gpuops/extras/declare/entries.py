@@ -57,6 +57,7 @@ class HostEntry:
     label: Annotated[str, Meta(max_length=200)] | None = None
 
     def __post_init__(self) -> None:
+        """Raise Mistaken for an entry that selects no host, sets nothing, or has invalid scheduler keys."""
         if not (self.host or self.cluster or self.tag):
             raise Mistaken(
                 "selects no host", "add `host`, `cluster` or `tag`; `host: '*'` selects every host with GPUs"

@@ -34,7 +34,7 @@ _LAYOUT_HINT = "choose other hosts by --host, or another layout; gpuops help pro
 class LayoutOptions:
     """The options that choose a layout of a file in NVIDIA's form, and the hosts that get it."""
 
-    layout: Annotated[str | None, Option("The name of the layout, if the file has several.", "NAME")] = None
+    layout: Annotated[str | None, Option("Only the layout of this name.", "NAME")] = None
     host: Annotated[
         tuple[str, ...], Option("A host that gets the layout, or a pattern. May be repeated.", "HOST", Names.HOSTS)
     ] = ()

@@ -91,9 +91,9 @@ def summary(report: SiteReport) -> str:
     if not report.changed:
         return f"{differs}: nothing was changed"
     steps = (*report.host_outcomes, *report.vm_outcomes)
-    done = sum(outcome.verdict is Verdict.DONE for outcome in steps)
-    left = f"; {len(report.remaining)} still differ" if report.remaining else "; nothing differs any more"
-    return f"{count(done, 'step')} done{left}"
+    done_count = sum(outcome.verdict is Verdict.DONE for outcome in steps)
+    remainder = f"; {len(report.remaining)} still differ" if report.remaining else "; nothing differs any more"
+    return f"{count(done_count, 'step')} done{remainder}"
 
 
 def assertion_text(report: SiteReport) -> Iterator[Text]:
@@ -101,8 +101,8 @@ def assertion_text(report: SiteReport) -> Iterator[Text]:
     yield from rejection_lines("wrong", report.comparison.rejections, "bold red")
     yield from difference_lines(report.differences)
     number = len(report.differences) + len(report.comparison.rejections)
-    result = f"{count(number, 'setting')} {'differs' if number == 1 else 'differ'} from the file"
-    yield Text(result if number else "everything is as the file says", "bold red" if number else "bold green")
+    differs_text = f"{count(number, 'setting')} {'differs' if number == 1 else 'differ'} from the file"
+    yield Text(differs_text if number else "everything is as the file says", "bold red" if number else "bold green")
 
 
 def junit_xml(report: SiteReport) -> str:
