@@ -286,7 +286,7 @@ def connect_checked(
     notices = notice_way(where, environ, state_dir, warn) if run else None
     if notices is None:
         return connect_after_check()
-    return cast(Site, load("gpuops.extras.notify.run_watch.connecting")(notices, run, connect_after_check))
+    return cast(Site, load("gpuops.extras.notify.run_watch.connect_watched")(notices, run, connect_after_check))
 
 
 def only_read(site: Site) -> Site:

@@ -1,5 +1,6 @@
-"""Commands that run a script of this package in a guest. Parameters are arguments or environment variables: their text
-never becomes part of a script.
+"""Commands that run a script of this package in a guest.
+
+Parameters are arguments or environment variables: their text never becomes part of a script.
 
 A guest is checked by `check_guest.sh` on Linux and `check_guest.ps1` on Windows; `plan.guest.check_output` parses the
 output. A vSphere client gets no output of a program (vSphere API reference, GuestProcessManager), so the program writes
@@ -41,10 +42,13 @@ def shell_command(name: str, *arguments: str | int, variables: Mapping[str, str 
 
 
 def one_line_command(name: str, arguments: Sequence[str]) -> str:
-    """Return the command as one line: as a login shell, csh takes no line break in quotes."""
+    """Return a command in one line that runs the script `NAME.sh`.
+
+    csh accepts no line break in quotes, and may be the login shell of the guest: `printf %b` makes the line breaks.
+    """
     text = script_text(f"{name}.sh").replace("\\", "\\\\").replace("\n", "\\n")
-    runner = 'text=$(printf %b "$1"); shift; eval "$text"'
-    return shlex.join([SHELL, "-c", runner, name, text, *arguments])
+    unescape_and_run = 'text=$(printf %b "$1"); shift; eval "$text"'
+    return shlex.join([SHELL, "-c", unescape_and_run, name, text, *arguments])
 
 
 def powershell_command(name: str, texts: Sequence[str]) -> str:
@@ -59,12 +63,14 @@ def home_directory(printed: str) -> str:
     """Return the path in the line `home PATH`. Raises ProtocolError if that line is missing."""
     match = re.search(r"^home (/[^\n]*)$", printed, re.MULTILINE)
     if match is None:
-        raise ProtocolError("the guest reported no home directory", hint="log in to guests as a user who has one")
+        raise ProtocolError(
+            "the guest reported no home directory", hint="set a guest login whose user has a home directory"
+        )
     return match[1].rstrip("/")
 
 
 LONGEST_CMD: Final = 8191
-"""Characters of a command line of cmd.exe (Microsoft, command line string limitation)."""
+"""The most characters of a command line of cmd.exe (Microsoft, command line string limitation)."""
 _POWERSHELL: Final = r"C:\Windows\System32\WindowsPowerShell\v1.0\powershell.exe"
 _CMD: Final = r"C:\Windows\System32\cmd.exe"
 
@@ -78,21 +84,23 @@ class GuestCall:
 
 
 def over_ssh(system: GuestSystem, frameworks: Sequence[str]) -> str:
-    """Return a command that prints the answer: one line, for any shell that the guest's SSH server starts."""
+    """Return a command that checks the guest and prints the result, in one line for any shell of an SSH server."""
     if system is GuestSystem.LINUX:
         return one_line_command("check_guest", frameworks)
     return f"powershell {powershell_command('check_guest', frameworks)}"
 
 
 def answer_path(system: GuestSystem, nonce: str) -> str:
-    """Return the path of the answer in the guest."""
+    """Return the path of the file in the guest for the result of a check; `nonce` is part of its name."""
     directory = "/tmp/" if system is GuestSystem.LINUX else "C:\\Windows\\Temp\\"  # noqa: S108 - of the guest
     return f"{directory}gpuops-{nonce}.txt"
 
 
 def to_file(system: GuestSystem, frameworks: Sequence[str], path: str) -> GuestCall:
-    """Return the call that writes the answer to a new file, which other users cannot read. It fails if the file
-    exists."""
+    """Return the call that checks the guest and writes the result to a new file, which other users cannot read.
+
+    It fails if the file exists.
+    """
     if system is GuestSystem.LINUX:
         check = shlex.join((SHELL, "-c", script_text("check_guest.sh"), "check_guest", *frameworks))
         return GuestCall(SHELL, shlex.join(("-c", f"umask 077; set -C; {check} > {path}")))

@@ -21,7 +21,7 @@ from gpuops.errors import Locked, PartlyDone, Refused, UsageError
 from gpuops.execute.site.site import NoticeWay
 from gpuops.extras.notify import sending
 from gpuops.extras.notify.outbox import FILE_NAME, Outbox
-from gpuops.extras.notify.run_watch import RunWatch, connecting, flush, run_watched, send_test, tell_failure
+from gpuops.extras.notify.run_watch import RunWatch, connect_watched, flush, run_watched, send_failure, send_test
 from gpuops.extras.notify.view import notice_text
 from gpuops.model.notice import Notice, NoticeKind
 from gpuops.plan.core.plan import Plan, Rejection, Report
@@ -153,7 +153,8 @@ def test_a_receiver_that_refuses_gets_it_from_the_next_run(
     (line,) = receivers.lines
     assert line == (
         "notices not accepted by json://127.0.0.1 (env:URL_0): the receiver did not accept it; "
-        "mailto://127.0.0.1 (env:URL_1): the mail server refused it; the next run, or gpuops notify flush, tries again"
+        "mailto://127.0.0.1 (env:URL_1): the mail server refused it; "
+        "the next run sends them again, or run gpuops notify flush"
     )
     webhook.status, mail_server.refuses = 200, False
     run(receivers, Report(None, small_world().snapshot(), Plan(), applied=True))
@@ -239,10 +240,10 @@ def test_a_run_that_was_killed_is_told_of_by_the_next_one(state: Path, webhook: 
 DIES_CONNECTING = """
 import os, signal, sys
 from tests.notify.test_watch import Told
-from gpuops.extras.notify.run_watch import connecting
+from gpuops.extras.notify.run_watch import connect_watched
 from pathlib import Path
 way = Told(Path(sys.argv[1]), "json://127.0.0.1:1").way
-connecting(way, "rotate day", lambda: os.kill(os.getpid(), signal.SIGKILL))
+connect_watched(way, "rotate day", lambda: os.kill(os.getpid(), signal.SIGKILL))
 """
 
 
@@ -253,17 +254,17 @@ def test_a_return_that_was_killed_while_it_waited_for_vcenter_is_told_of(state: 
     ((_, sent),) = webhook.calls
     document = json.loads(sent)
     assert document["title"].startswith("gpuops prod: run died: rotate day that began at 2026-11-23 06:30")
-    assert "gpuops rotate day --yes --vcenter prod brings back what is still away" in document["message"]
+    assert "gpuops rotate day --yes --vcenter prod brings back the desktops that are still away" in document["message"]
 
 
 @pytest.mark.long
 def test_a_run_that_connects_is_told_of_once(state: Path, webhook: Webhook) -> None:
     receivers = Told(state, webhook.url)
-    assert connecting(receivers.way, "rotate day", lambda: "connected") == "connected"
+    assert connect_watched(receivers.way, "rotate day", lambda: "connected") == "connected"
     assert (flush(receivers.way), webhook.calls) == ((), [])
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            connecting(receivers.way, "rotate day", lambda: 1 // 0)
+            connect_watched(receivers.way, "rotate day", lambda: 1 // 0)
     assert len(webhook.calls) == 1, "whatever went wrong, and once a day"
 
 
@@ -310,8 +311,8 @@ def test_a_unit_that_failed_is_told_of_once(code: str, status: str, sent: int, s
 @pytest.mark.long
 def test_a_run_that_did_not_reach_its_vcenter(state: Path, webhook: Webhook) -> None:
     receivers = Told(state, webhook.url)
-    tell_failure(receivers.way, "rotate night", PartlyDone("no answer", hint="gpuops doctor"))
-    tell_failure(receivers.way, "rotate night", PartlyDone("no answer", hint="gpuops doctor"))
+    send_failure(receivers.way, "rotate night", PartlyDone("no answer", hint="gpuops doctor"))
+    send_failure(receivers.way, "rotate night", PartlyDone("no answer", hint="gpuops doctor"))
     assert len(webhook.calls) == 1, "once a day"
 
 
@@ -344,7 +345,7 @@ def test_without_apprise_a_run_says_what_to_install(state: Path, monkeypatch: py
     receivers = Told(state, "json://127.0.0.1:1")
     run(receivers, left_out("vdi-07"))
     assert receivers.lines == [
-        f"notices are not sent: notices need apprise, and it is not installed ({install_extra('notify')})"
+        f"notices were not sent: notices need apprise, and it is not installed ({install_extra('notify')})"
     ]
 
 
@@ -363,7 +364,7 @@ def test_a_notice_is_kept_for_a_month(state: Path) -> None:
     old = notice_text(Notice(NoticeKind.TEST, "prod", ("x",), NOW, "old"))
     outbox.put("prod", old, NOW.replace(month=9), ["a"])
     outbox.put("prod", notice_text(Notice(NoticeKind.TEST, "prod", ("y",), NOW, "new")), NOW, ["a", "b"])
-    outbox.forget("prod", ["a"], NOW)
+    outbox.remove_old("prod", ["a"], NOW)
     assert len(outbox.waiting("prod")) == 1
     assert outbox.waiting("prod", "b") == ()
 

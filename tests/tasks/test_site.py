@@ -124,7 +124,7 @@ def test_a_host_that_fails_is_named_and_vms_wait_for_the_next_run(lab: Lab) -> N
     assert [diff["before_header"] for diff in partly.result["diff"]] == ["esx-01.lab"]
     failure, waiting = sorted(partly.result["reasons"])
     assert failure.startswith("esx-02.lab: ")
-    assert waiting.startswith("vms: are not changed, because not all settings of a host could be made")
+    assert waiting.startswith("vms: are not changed, because some settings of hosts could not be made")
     assert partly.message == f"partly done: {'; '.join(partly.result['reasons'])}"
     assert {record["target"]["name"] for record in partly.result["plan"]["remaining"]} == {
         "esx-02.lab", "ml-07", "ml-08"

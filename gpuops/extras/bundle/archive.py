@@ -27,10 +27,10 @@ from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count
 
 CONTACT: Final = "first-contact.json"
-_LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
-"""The moment of every file in the archive, so that equal content makes equal archives."""
-_MOST_SHOWN: Final = 72
-"""Characters of each file in the list."""
+_FIXED_TIME: Final = (1980, 1, 1, 0, 0, 0)
+"""The time of every file in the archive, so that equal content makes equal archives."""
+_SHOWN_CHARACTERS: Final = 72
+"""The most characters of each file that are shown."""
 
 
 class BundledFileRecord(DocumentRecord, frozen=True):
@@ -59,10 +59,10 @@ class BundleNameDocument(PrintedDocument, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """An archive that may be written."""
+    """An archive whose texts are checked, so that it may be written."""
 
     files: Mapping[str, bytes]
-    """By name, the manifest first."""
+    """The files of the archive by name, the manifest first."""
     names: Mapping[str, str]
     """The name behind each pseudonym. They are not written into the archive."""
 
@@ -71,7 +71,7 @@ class Bundle:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             for name, content in self.files.items():
-                file = zipfile.ZipInfo(name, _LONG_AGO)
+                file = zipfile.ZipInfo(name, _FIXED_TIME)
                 file.external_attr = 0o600 << 16
                 archive.writestr(file, content, zipfile.ZIP_DEFLATED)
         return buffer.getvalue()
@@ -90,7 +90,7 @@ def bundle(
     files could identify the site.
     """
     documents = {SCENARIO: scenario, **parts}
-    files = {name: _text(document) for name, document in documents.items()}
+    files = {name: _json_bytes(document) for name, document in documents.items()}
     manifest = as_values(ManifestDocument(Moment(utc(written)), names.of(NameKind.ID, "site"), file_records(files)))
     places = [
         place
@@ -98,17 +98,18 @@ def bundle(
         for place in strays(document, name, api_words if name == CONTACT else ())
     ]
     if places:
-        problem = f"the bundle would contain {count(len(places), 'text')} of this vCenter, at {some_names(places)}"
-        hint = "this is a bug in gpuops: please report these places, without the texts"
-        raise Refused(f"{problem}: it is not written", hint=hint)
-    return Bundle({MANIFEST: _text(manifest), **files}, names.real_names)
+        problem = f"it would contain {count(len(places), 'text')} of this vCenter, at {some_names(places)}"
+        hint = "this is a bug in gpuops: please report these places, without their texts"
+        raise Refused(f"the bundle is not written: {problem}", hint=hint)
+    return Bundle({MANIFEST: _json_bytes(manifest), **files}, names.real_names)
 
 
-def _text(document: Any) -> bytes:
+def _json_bytes(document: Any) -> bytes:
     return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode("ascii")
 
 
 def file_records(files: Mapping[str, bytes]) -> list[BundledFileRecord]:
+    """Return the name and the size of each file."""
     return [BundledFileRecord(name, len(content)) for name, content in files.items()]
 
 
@@ -127,7 +128,7 @@ def bundle_text(bundle: Bundle, path: str, *, written: bool) -> Shown:
     table = TextTable("file", "bytes", "begins", right=[1])
     for name, content in bundle.files.items():
         words = " ".join(content.decode("ascii").split())
-        beginning = words if len(words) <= _MOST_SHOWN else f"{words[:_MOST_SHOWN]} ..."
+        beginning = words if len(words) <= _SHOWN_CHARACTERS else f"{words[:_SHOWN_CHARACTERS]} ..."
         table.add_row(name, f"{len(content):,}", beginning)
     return (table, Text(f"{path}: {'written' if written else 'not written yet'}", "bold"))
 
@@ -137,7 +138,7 @@ def gather_bundle(
 ) -> tuple[Bundle, JudgedContact | None]:
     """Read this vCenter and return its bundle, with names hidden by the key. Writes nothing.
 
-    `contact`: also add the first contact. It is returned too, with real names, for the terminal; else None.
+    `contact`: also add the first contact (which assumptions of gpuops hold), and return it with real names; else None.
     Raises Refused if a text of the site would get into the bundle, NotConnected and its subclasses.
     """
     from gpuops.api.first_contact import contact_inventory, judged_contact

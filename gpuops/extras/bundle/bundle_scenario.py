@@ -1,8 +1,8 @@
-"""The scenario of a snapshot, with which the simulator behaves as this vCenter does, and the first contact; no names.
+"""Makes the scenario with which the simulator behaves as this vCenter, and the document of the first contact, no names.
 
-A scenario is an ordinary file (`gpuops sim serve --scenario`), with `as_read` for what was read of a vCenter. Its
-fields, and the properties that they come from, are in the table `scenario.yaml`. Fields that need more than one
-property are computed here.
+The scenario is an ordinary file (`gpuops sim serve --scenario`), with the key `as_read` for properties that were read
+from a vCenter. The table `scenario.yaml` has its fields and the properties that they come from. Fields that need more
+than one property are computed by methods of `_WorldWriter`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, 
 from gpuops.report.first_contact_view import NAMED, JudgedContact
 
 _TABLE: Final = table("scenario.yaml")
-_OF_DEVICES: Final = re.compile(
+_DEVICE_SETTING: Final = re.compile(
     r"pcipassthru(?P<number>[0-9]{1,3})\.cfg\.(?P<name>gpu-pci-id|enable_uvm|enable_debugging|enable_profiling)"
 )
-_PLAIN: Final = re.compile(r"true|false|[0-9]{1,6}([,-][0-9]{1,6}){0,64}", re.IGNORECASE)
+_HARMLESS_VALUE: Final = re.compile(r"true|false|[0-9]{1,6}([,-][0-9]{1,6}){0,64}", re.IGNORECASE)
 _DRS_NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
 
 
 def utc(at: datetime) -> str:
-    """Return a moment in ISO 8601, in UTC, so that it does not show the time zone of the author. A moment without a
-    time zone is not converted."""
+    """Return a moment in ISO 8601 and UTC, so that it does not show the time zone of the author.
+
+    A moment without a time zone is not converted.
+    """
     return (at if at.tzinfo is None else at.astimezone(UTC)).isoformat()
 
 
 def world(inventory: Inventory, catalog: Catalog, names: Pseudonyms) -> dict[str, Any]:
-    """Return the scenario of a snapshot, in plain types."""
+    """Return the scenario of a snapshot, made of dicts, lists, texts and numbers."""
     return _WorldWriter(inventory, catalog, names).write()
 
 
@@ -75,8 +77,11 @@ def _vgpu_managers(host: Host) -> list[str]:
 
 
 @cache
-def _steps(source: str) -> tuple[str, list[tuple[str, Any]]]:
-    """Return a line of the table as its path, and each filter with its argument."""
+def _parse_entry(source: str) -> tuple[str, list[tuple[str, Any]]]:
+    """Return the path of an entry of the table, and each filter with its argument.
+
+    For example `name | or x` is the path `name` and the filter `or` with the argument `x`.
+    """
     path, *filters = source.split(" | ")
     pairs = [filter_.partition(" ") for filter_ in filters]
     return path, [(name, yaml.safe_load(argument) if argument else None) for name, _, argument in pairs]
@@ -91,14 +96,15 @@ class _WorldWriter:
         self._functions: dict[str, Callable[[Any], Any]] = {
             "bool": bool, "text": str, "moment": utc, "hex": "{:04x}".format, "gib": lambda mib: mib >> 10,
             "ref": names.ref, "refs": lambda refs: [names.ref(ref) for ref in refs],
-            "settings": lambda options: dict(plain_settings(options)),
+            "settings": lambda options: dict(harmless_settings(options)),
         }  # fmt: skip
 
     def write(self) -> dict[str, Any]:
         return self._fill("scenario", self._inventory) | self._reservations()
 
-    def _fill(self, noun: str, source_object: Any) -> dict[str, Any]:
-        return {key: self._value(source_object, source) for key, source in _TABLE[noun].items()}
+    def _fill(self, section: str, source_object: Any) -> dict[str, Any]:
+        """Return the fields of a section of the table, with values from an object of the snapshot."""
+        return {key: self._value(source_object, source) for key, source in _TABLE[section].items()}
 
     def _value(self, source_object: Any, source: Any) -> Any:
         """Return the value that an entry of the table (`source`) takes from an object of the snapshot.
@@ -110,7 +116,7 @@ class _WorldWriter:
             return source
         if source.startswith("= "):
             return source[2:]
-        path, filters = _steps(source)
+        path, filters = _parse_entry(source)
         if path.startswith("_"):
             return getattr(self, path)(source_object)
         for part in path.split(".") if path != "." else ():
@@ -151,7 +157,9 @@ class _WorldWriter:
     def _api_version(self, inventory: Inventory) -> str:
         """Return the latest version that the simulator has and that is not later than this vCenter's."""
         versions: list[str] = _TABLE["api_versions"]
-        earlier = [version for version in versions if _numbers(version) <= _numbers(inventory.api_version)]
+        earlier = [
+            version for version in versions if _version_numbers(version) <= _version_numbers(inventory.api_version)
+        ]
         return (earlier or versions[:1])[-1]
 
     def _datastores(self, inventory: Inventory) -> list[dict[str, Any]]:
@@ -188,9 +196,9 @@ class _WorldWriter:
         return {"direct_path_profiles": declared, "reservations": reservations}
 
     def _clusters(self, inventory: Inventory) -> list[dict[str, Any]]:
-        alone = [host for host in inventory.hosts.values() if host.cluster not in inventory.clusters]
+        standalone = [host for host in inventory.hosts.values() if host.cluster not in inventory.clusters]
         clusters = [self._fill("cluster", cluster) for cluster in inventory.clusters.values()]
-        return clusters + [self._fill("standalone", host) for host in alone]
+        return clusters + [self._fill("standalone", host) for host in standalone]
 
     def _hosts_of(self, place: Cluster | Host) -> list[dict[str, Any]]:
         hosts = self._inventory.hosts.values()
@@ -255,18 +263,21 @@ class _WorldWriter:
         return None if board is None else board.key
 
     def _mode(self, gpu: PhysicalGpu, host: Host) -> VgpuMode:
-        """Return the vGPU mode of a GPU. Before API 8.0.3 vCenter does not report it: MIG is then assumed if the vGPUs
-        on it need that, or if nothing runs on it and its host offers only MIG-backed profiles for its model."""
+        """Return the vGPU mode of a GPU. Before API 8.0.3 vCenter does not report it.
+
+        MIG is then assumed if the vGPUs on the GPU need it, or if none runs on it and its host offers only MIG-backed
+        profiles for its model.
+        """
         if gpu.vgpu_mode not in (None, VgpuMode.NONE):
             return VgpuMode(gpu.vgpu_mode)
         running = [vm for vm in self._inventory.vms_on(host) if vm.ref in (gpu.vms or ())]
         names = [name for vm in running for name in vm.profiles] or [offer.name for offer in host.profiles or ()]
         profiles = [profile for name in names if (profile := self._catalog.profile(name)) is not None]
-        backed = [profile.mig_backed for profile in profiles if profile.board == self._board(gpu)]
-        return VgpuMode.MULTI_INSTANCE if backed and all(backed) else VgpuMode.SAME_SIZE
+        are_mig_backed = [profile.mig_backed for profile in profiles if profile.board == self._board(gpu)]
+        return VgpuMode.MULTI_INSTANCE if are_mig_backed and all(are_mig_backed) else VgpuMode.SAME_SIZE
 
     def _device_name(self, device: OtherDevice) -> str:
-        """Return `FPGA 8086:09c4` in place of the name in vCenter."""
+        """Return `FPGA 8086:09c4` instead of the name in vCenter."""
         return f"{device.kind} {device.vendor_id:04x}:{device.device_id:04x}"
 
     def _vms(self, inventory: Inventory) -> list[dict[str, Any]]:
@@ -286,7 +297,7 @@ class _WorldWriter:
         """
         is_on, host = vm.power is PowerState.ON, self._host(vm)
         vgpus = [device for device in vm.vgpus if self._catalog_name(device.profile) is not None]
-        addresses, starts = _places(vm, host, vgpus) if is_on else ([], [])
+        addresses, starts = _gpus_of_vgpus(vm, host, vgpus) if is_on else ([], [])
         group = next((device for device in vgpus if device.group is not None), None)
         devices = vm.devices or ()
         return self._fill("vm_read", vm) | {
@@ -302,7 +313,7 @@ class _WorldWriter:
         return [self._device(device, self._host(vm)) for device in vm.devices or ()]
 
     def _device(self, device: GpuDevice, host: Host) -> dict[str, Any]:
-        """Return a GPU device of a VM; one that the scenario cannot declare is only `other`."""
+        """Return a GPU device of a VM; a device that a scenario cannot declare becomes `other`."""
         match device:
             case VgpuDevice(profile=profile) if self._catalog_name(profile) is not None:
                 return {"vgpu": self._catalog_name(profile)}
@@ -329,55 +340,56 @@ class _WorldWriter:
         return self._names.of(NameKind.SNAPSHOT, vm.ref) if vm.snapshots else None
 
     def _folder(self, vm: Vm) -> str:
-        """Return `folder-…/folder-…` below the datacenter's folder of VMs. With several datacenters, each has a folder
-        of its own."""
-        datacenter, folders = _place(vm)
+        """Return `folder-…/folder-…` below the datacenter's folder of VMs; several datacenters have a folder each."""
+        datacenter, folders = _datacenter_and_folders(vm)
         has_many = len(_datacenters(self._inventory)) > 1
         top = [self._names.of(NameKind.DATACENTER, datacenter)] if datacenter and has_many else []
         return "/".join([*top, *(self._names.of(NameKind.FOLDER, name) for name in folders)])
 
     def _attributes(self, vm: Vm) -> dict[str, str]:
-        """Return the custom attributes: those of gpuops keep their names. Names of others, and values that may identify
-        something, become pseudonyms.
+        """Return the custom attributes: those of gpuops with names and harmless values, pseudonyms for the rest.
 
-        `gpuops.return` without a valid time counts as one of the others. The marker of a night (`gpuops.rotation`) is
+        `gpuops.return` without a valid time counts as a foreign attribute. The marker of a night (`gpuops.rotation`) is
         left out.
         """
         attributes = {}
         for name, text in vm.attributes.items():
-            plain = text.lower() if name == "gpuops.opt-out" else text
+            value = text.lower() if name == "gpuops.opt-out" else text
             harmless_values = _TABLE["attributes"].get(name)
             if name == "gpuops.return" and (at := _utc_or_none(text)) is not None:
                 attributes[name] = at
             elif harmless_values is not None:
-                attributes[name] = plain if plain in harmless_values else self._names.of(NameKind.VALUE, text)
+                attributes[name] = value if value in harmless_values else self._names.of(NameKind.VALUE, text)
             elif name != "gpuops.rotation":
                 attributes[self._names.of(NameKind.ATTRIBUTE, name)] = self._names.of(NameKind.VALUE, text)
         return attributes
 
 
-def plain_settings(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each setting that plans use, if the value is a number, TRUE, FALSE or a PCI address.
+def harmless_settings(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each extraConfig setting that plans use, if the value cannot identify the site.
 
-    Other values could identify the site. vCenter does not distinguish upper and lower case in names.
+    Such values are numbers, TRUE, FALSE, and PCI addresses of GPUs. The case of names does not matter to vCenter.
     """
     spellings = {key.lower(): key for key in SETTINGS}
     for key, setting in options.items():
-        of_device, spelled, address = _OF_DEVICES.fullmatch(key.lower()), spellings.get(key.lower()), None
-        if of_device is not None:
-            spelled = f"pciPassthru{int(of_device['number'])}.cfg.{of_device['name']}"
+        device_setting, name, address = _DEVICE_SETTING.fullmatch(key.lower()), spellings.get(key.lower()), None
+        if device_setting is not None:
+            name = f"pciPassthru{int(device_setting['number'])}.cfg.{device_setting['name']}"
         # only the setting of a GPU's address may hold one; it is written as gpuops writes addresses
-        if spelled is not None and spelled.endswith("gpu-pci-id"):
+        if name is not None and name.endswith("gpu-pci-id"):
             address = PciAddress.parse_or_none(setting)
-            spelled = None if address is None else spelled
-        if address is not None and spelled is not None:
-            yield spelled, str(address)
-        elif spelled is not None and _PLAIN.fullmatch(setting):
-            yield spelled, setting.upper()
+            name = None if address is None else name
+        if address is not None and name is not None:
+            yield name, str(address)
+        elif name is not None and _HARMLESS_VALUE.fullmatch(setting):
+            yield name, setting.upper()
 
 
-def _places(vm: Vm, host: Host, vgpus: list[VgpuDevice]) -> tuple[list[PciAddress], list[int | None]]:
-    """Return the GPU under each vGPU and its position there; nothing if the host does not report it."""
+def _gpus_of_vgpus(vm: Vm, host: Host, vgpus: list[VgpuDevice]) -> tuple[list[PciAddress], list[int | None]]:
+    """Return the GPU that has each vGPU, and the position of the vGPU on it.
+
+    If the host does not report which vGPU is where, return the GPUs of the VM in turn, without positions.
+    """
     placed = [(gpu.address, placement) for gpu in host.gpus for placement in gpu.vgpus or () if placement.vm == vm.ref]
     if sorted(placement.profile for _, placement in placed) == sorted(device.profile for device in vgpus):
         chosen = []
@@ -390,29 +402,28 @@ def _places(vm: Vm, host: Host, vgpus: list[VgpuDevice]) -> tuple[list[PciAddres
 
 
 def _held_devices(vm: Vm, host: Host) -> Iterator[str | None]:
-    """Yield the device under each DirectPath device: the one that the VM names, or else one that its host has bound to
-    it."""
-    bound = iter([binding.address for binding in host.bindings if binding.vm == vm.ref])
+    """Yield the host device of each DirectPath device: that of its address, or else the next one bound to the VM."""
+    bound_to_vm = iter([binding.address for binding in host.bindings if binding.vm == vm.ref])
     for device in vm.devices or ():
         if isinstance(device, DirectPathDevice):
             yield str(device.address)
         elif isinstance(device, DynamicDevice):
-            address = device.assigned or next(bound, None)
+            address = device.assigned or next(bound_to_vm, None)
             yield None if address is None else str(address)
 
 
 def _datacenters(inventory: Inventory) -> list[str]:
-    return sorted({datacenter for vm in inventory.vms.values() if (datacenter := _place(vm)[0])})
+    return sorted({datacenter for vm in inventory.vms.values() if (datacenter := _datacenter_and_folders(vm)[0])})
 
 
-def _place(vm: Vm) -> tuple[str, Sequence[str]]:
-    """Return the name of a VM's datacenter, and the folders below its folder of VMs: of `lab-dc/vm/ml`, `ml`."""
+def _datacenter_and_folders(vm: Vm) -> tuple[str, Sequence[str]]:
+    """Return the datacenter of a VM, and the folders below its folder of VMs: `lab-dc` and `ml` for `lab-dc/vm/ml`."""
     names = list(vm.folders) or [name for name in vm.folder.split("/") if name]
     at = names.index("vm") if "vm" in names else len(names)
     return (names[at - 1] if 0 < at < len(names) else ""), names[at + 1 :]
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
@@ -429,9 +440,9 @@ _REFS: Final = frozenset({"ref", "created_vm", *NAMED})
 
 
 def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection[str]) -> dict[str, Any]:
-    """Return the rules with their standing, and vCenter's answers that support them, without names.
+    """Return the assumptions of gpuops with their standing, and vCenter's answers that support them, without names.
 
-    `words`: words of the vSphere API that stay, from `api_words`.
+    `words`: words of the vSphere API that are not hidden, from `api_words`.
     """
     contact = judged.contact
     states = Counter((machine.state or "", machine.in_maintenance, machine.managed) for machine in contact.machines)
@@ -458,7 +469,7 @@ def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection
 
 
 def _hide(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) -> Any:
-    """Return an answer with each text in it hidden, unless it is a word of the API, a GPU or a number."""
+    """Return an answer with pseudonyms for all texts, except words of the API, names of GPUs and numbers."""
     match answer:
         case Mapping():
             return {name: _hide(part, name, names, words) for name, part in answer.items()}

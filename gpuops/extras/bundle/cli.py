@@ -1,4 +1,4 @@
-"""`gpuops bundle`: an archive for a bug report, without a name of this site, which the simulator plays."""
+"""`gpuops bundle`: writes an archive for a bug report, which the simulator can load, without names of the site."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ def bundle(
     common: CommonOptions,
     host_shell: HostShellOptions,
     save: Annotated[
-        Path, typer.Option(metavar="FILE", help="The ZIP file that is written, mode 0600; never over another one.")
+        Path, typer.Option(metavar="FILE", help="Write the ZIP file here, mode 0600; the file must not exist.")
     ] = FILE,
     first_contact: Annotated[
         bool,
-        typer.Option(
-            "--first-contact", help="Also judge by a read-only look which rules of gpuops hold in this vCenter."
-        ),
+        typer.Option("--first-contact", help="Also check by reading which assumptions of gpuops hold in this vCenter."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be in it, and write nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write it without asking.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the contents of the archive, and write nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write the archive without asking.")] = False,
     reveal: Annotated[
         str | None,
-        typer.Option(metavar="PSEUDONYM", help="Tell what this word of a bundle stands for; asks no vCenter."),
+        typer.Option(metavar="PSEUDONYM", help="Show the real name behind this word of a bundle; reads no vCenter."),
     ] = None,
 ) -> None:
     """Write an archive for a bug report: this vCenter for the simulator, without its names, addresses and texts.
 
-    Names become words such as vm-3fa2c81d09be, by a key in the state directory: the same name is the same word in each
-    bundle of this machine. What is in it is shown first. Changes nothing in vCenter.
+    Names become words such as vm-3fa2c81d09be, by a key in the state directory: a name becomes the same word in each
+    bundle of this machine. The contents are shown before they are written. Changes nothing in vCenter.
 
     \b
     Examples:
@@ -61,7 +61,7 @@ def bundle(
         file_records,
         gather_bundle,
     )
-    from gpuops.extras.bundle.harmless import key_of_bundles, name_behind, remember
+    from gpuops.extras.bundle.harmless import key_of_bundles, name_behind, save_names
     from gpuops.files.private_file import write_new
     from gpuops.report.first_contact_view import FirstContactRecord, contact_text
 
@@ -69,21 +69,21 @@ def bundle(
         name = name_behind(default_state_dir(), reveal)
         output.show(f"{reveal}: {name}", BundleNameDocument(reveal, name))
         return
-    name_in_use = UsageError(f"{save} exists already", hint="choose another file with --save")
+    file_exists = UsageError(f"{save} exists already", hint="choose another file with --save FILE")
     if not dry_run and os.path.lexists(save):
-        raise name_in_use
+        raise file_exists
     state_dir, _ = journal_of(common)
     key = key_of_bundles(state_dir)
     with open_site(common) as site:
         host_shell.give_to(site)
-        gathered, judged = gather_bundle(site, key, clock.wall_clock(), contact=first_contact)
+        archive, judged = gather_bundle(site, key, clock.wall_clock(), contact=first_contact)
     if not dry_run:
         if not yes:
-            confirm(bundle_text(gathered, str(save), written=False), "a bundle is to be given to others")
-        remember(state_dir, key, gathered.names)  # first: without them its names cannot be looked up
-        if not write_new(save, gathered.pack()):
-            raise name_in_use
-    text = bundle_text(gathered, str(save), written=not dry_run)
+            confirm(bundle_text(archive, str(save), written=False), "the bundle is made to be given to others")
+        save_names(state_dir, key, archive.names)  # before the archive: --reveal needs the names
+        if not write_new(save, archive.pack()):
+            raise file_exists
+    text = bundle_text(archive, str(save), written=not dry_run)
     contact = UNSET if judged is None else FirstContactRecord.made_of(judged)
-    document = BundleDocument(str(save), not dry_run, file_records(gathered.files), contact)
+    document = BundleDocument(str(save), not dry_run, file_records(archive.files), contact)
     output.show(text if judged is None else (contact_text(judged), text), document)

@@ -1,10 +1,9 @@
 """Pseudonyms for names, and the last check before a bundle is written: no text in it may identify a site.
 
 A name has the same pseudonym in all bundles of one secret key. The check does not know where a text came from, so it
-also finds texts that are in the bundle because of a mistake in the rest of this package.
-
-The key of the pseudonyms, and the names behind them, are kept in the state directory. They are not in the journal of a
-vCenter: names are looked up without connecting to one."""
+also finds texts that are in the bundle because of a mistake in the rest of this package. The key and the real names are
+stored in the state directory, and not in the journal of a vCenter: names are looked up without connecting to one.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ from gpuops.model.vcenter.host import RuleKind
 from gpuops.model.vcenter.vm import Firmware, VmDrs
 
 DIGITS: Final = 12
-"""The number of hexadecimal digits. With 100,000 names, two get the same pseudonym in one of 50,000 bundles."""
+"""The hexadecimal digits of a pseudonym. With 100,000 names, two get the same one in one of 50,000 bundles."""
 _MOID: Final = re.compile(r"(vm|host|domain-[cs]|datastore|resgroup-v?)-?[0-9]{1,10}")
 """Managed object ids in the form of vCenter. They identify nothing, and are the same in journal and world."""
 
@@ -65,7 +64,7 @@ class Pseudonyms:
     """Makes pseudonyms, and remembers the names behind them."""
 
     def __init__(self, key: bytes) -> None:
-        """Take the key: 32 random bytes. Anyone who has the key can find out names by trying them."""
+        """Make pseudonyms by `key`, 32 random bytes. Anyone who has the key can find out names by trying them."""
         self._key = key
         self._real_names: dict[str, str] = {}
 
@@ -82,7 +81,7 @@ class Pseudonyms:
 
     @property
     def real_names(self) -> Mapping[str, str]:
-        """The name behind each pseudonym."""
+        """Return the name behind each pseudonym."""
         return self._real_names
 
 
@@ -91,18 +90,18 @@ def table(name: str) -> Any:
     return yaml.safe_load(resources.files("gpuops.extras.bundle").joinpath(name).read_text("utf-8"))
 
 
-_FILE: Final = table("words.yaml")
-SETTINGS: Final[tuple[str, ...]] = tuple(_FILE["settings"])
+_WORDS: Final = table("words.yaml")
+SETTINGS: Final[tuple[str, ...]] = tuple(_WORDS["settings"])
 """Keys of extraConfig that plans use."""
 _ENUMERATIONS: Final = AssignmentPolicy, GraphicsType, VgpuMode, RuleKind, Firmware, VmDrs, DeviceKind, Standing
 _TEXTS: Final = frozenset(
     (
-        *_FILE["values"], *_FILE["sentences"], *SETTINGS, *KNOWN_EXTENSIONS,
+        *_WORDS["values"], *_WORDS["sentences"], *SETTINGS, *KNOWN_EXTENSIONS,
         *(text for row in assumptions().values() for text in (row.id, row.evidence, row.against)),
         *(word.value for kind in _ENUMERATIONS for word in kind),
     )
 )  # fmt: skip
-_KEYS: Final = frozenset((*_FILE["keys"], *SETTINGS))
+_KEYS: Final = frozenset((*_WORDS["keys"], *SETTINGS))
 
 PACKAGE_VERSION: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}-[0-9]OEM\.[0-9]{3}(\.[0-9]{1,2}){2}\.[0-9]{1,9}")
 """The version of an NVIDIA package for ESXi: `550.90.05-1OEM.800.1.0.20613240`."""
@@ -134,9 +133,11 @@ _PROFILE: Final = re.compile("[a-z0-9_-]{1,40}")
 _GROUP: Final = re.compile(r"Nvidia:[0-9]{1,2}@(?P<profile>[a-z0-9_-]+)%NVLink")
 
 
-def is_of_gpus(text: str) -> bool:
-    """Return whether a text is a device group of a vGPU profile, or consists of numbers, PCI addresses, vGPU profiles
-    and GPU models: `0000:3b:00.0 at 0, 4`."""
+def is_about_gpus(text: str) -> bool:
+    """Return whether a text is the name of a vGPU device group, or only names GPUs, such as `0000:3b:00.0 at 0, 4`.
+
+    Allowed are numbers, PCI addresses, vGPU profiles and GPU models.
+    """
     group = _GROUP.fullmatch(text)
     words = [group["profile"]] if group is not None else [word for word in re.split(r"[ ,]+", text) if word]
     return all(
@@ -162,14 +163,14 @@ def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iter
     match document:
         case str():
             # the last part of the path is the key: some texts are harmless only under certain keys
-            if document not in api_words and not _tells_nothing(document, at.rpartition(".")[2]):
+            if document not in api_words and not _is_harmless(document, at.rpartition(".")[2]):
                 yield at
         case Mapping():
             for number, (key, part) in enumerate(document.items()):
-                if isinstance(key, str) and (key in _KEYS or key in api_words or _tells_nothing(key)):
+                if isinstance(key, str) and (key in _KEYS or key in api_words or _is_harmless(key)):
                     yield from strays(part, f"{at}.{key}", api_words)
                 else:
-                    yield f"{at}.<key {number + 1}>"  # by its number, because the key is such a text
+                    yield f"{at}.<key {number + 1}>"  # only its number, because the key itself could identify the site
         case list() | tuple():
             for number, part in enumerate(document):
                 yield from strays(part, f"{at}.{number}", api_words)
@@ -179,59 +180,65 @@ def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iter
             yield at
 
 
-def _tells_nothing(text: str, key: str = "") -> bool:
+def _is_harmless(text: str, key: str = "") -> bool:
+    """Return whether a text cannot identify a site. `key`: the key that has it, under which more texts are allowed."""
     patterns = (*_PATTERNS, *([RELEASE] if key in _RELEASES else ()), *([_PCI_ID] if key in _PCI_IDS else ()))
-    return text in _TEXTS or any(pattern.fullmatch(text) for pattern in patterns) or is_of_gpus(text)
+    return text in _TEXTS or any(pattern.fullmatch(text) for pattern in patterns) or is_about_gpus(text)
 
 
-_KEY: Final = "bundle.key"
-_NAMES: Final = "bundle-names.json"
-_LARGEST: Final = 64 * 1024 * 1024
+_KEY_FILE: Final = "bundle.key"
+_NAMES_FILE: Final = "bundle-names.json"
+_LARGEST_FILE: Final = 64 * 1024 * 1024
 
 
 def key_of_bundles(state_dir: Path) -> bytes:
     """Return the key of this machine, or a new one that is not saved. Raises StateDamaged if others may read it."""
-    path = state_dir / _KEY
+    path = state_dir / _KEY_FILE
     if not path.is_symlink() and not path.exists():
         return secrets.token_bytes(32)
     private_file(path)
     text = read_bytes(path, error=StateDamaged).decode("ascii", "replace").strip()
     if not re.fullmatch("[0-9a-f]{64}", text):
-        hint = "rename this file; the next bundle then has other pseudonyms"
-        raise StateDamaged(f"{path} is not a key of bundles", hint=hint)
+        hint = f"rename {path}: the next bundle then has other pseudonyms"
+        raise StateDamaged(f"{path} contains no key of 64 hexadecimal digits", hint=hint)
     return bytes.fromhex(text)
 
 
-def remember(state_dir: Path, key: bytes, names: Mapping[str, str]) -> None:
+def save_names(state_dir: Path, key: bytes, names: Mapping[str, str]) -> None:
     """Save the key, and add these real names, by pseudonym, to those of earlier bundles.
 
-    If two bundles are written at once, the second waits until the first has saved its names. Raises StateDamaged, and
+    If two processes write bundles, the second waits until the first has saved its names. Raises StateDamaged, and
     UsageError if the first has saved another key.
     """
     prepare_state_dir(state_dir)
-    write_new(state_dir / _KEY, key.hex() + "\n")
+    write_new(state_dir / _KEY_FILE, key.hex() + "\n")
     if key_of_bundles(state_dir) != key:  # `write_new` does not replace a key
-        raise UsageError("another bundle was written here at the same time", hint="run the same command again")
+        raise UsageError("another gpuops bundle ran at the same time", hint="run the same command again")
     with waited_for(state_dir / BUNDLE_NAMES):
-        write_private(state_dir / _NAMES, json.dumps({**_names(state_dir), **names}, indent=0, sort_keys=True) + "\n")
+        write_private(
+            state_dir / _NAMES_FILE, json.dumps({**_saved_names(state_dir), **names}, indent=0, sort_keys=True) + "\n"
+        )
 
 
 def name_behind(state_dir: Path, pseudonym: str) -> str:
     """Return the name that a pseudonym stands for. Raises UsageError if no bundle that was written here has it."""
-    name = _names(state_dir).get(pseudonym)
+    name = _saved_names(state_dir).get(pseudonym)
     if name is None:
-        hint = "only the machine and user that wrote it know its names; an id such as vm-1234 is vCenter's own"
-        raise UsageError(f"{pseudonym!r} is in no bundle that was written here", hint=hint)
+        hint = "ask the user who wrote the bundle, on the same machine; an id such as vm-1234 is vCenter's own"
+        raise UsageError(f"{pseudonym!r} is in no bundle that this user wrote on this machine", hint=hint)
     return name
 
 
-def _names(state_dir: Path) -> dict[str, str]:
-    path = state_dir / _NAMES
+def _saved_names(state_dir: Path) -> dict[str, str]:
+    """Return the real names by pseudonym, of all bundles of this machine. Raises StateDamaged."""
+    path = state_dir / _NAMES_FILE
     if not path.is_symlink() and not path.exists():
         return {}
     private_file(path)
     try:
-        names = parse_json(read_bytes(path, largest=_LARGEST, error=StateDamaged))
+        names = parse_json(read_bytes(path, largest=_LARGEST_FILE, error=StateDamaged))
         return {str(pseudonym): str(name) for pseudonym, name in names.items()}
     except (*NOT_PARSED, AttributeError) as error:
-        raise StateDamaged(f"{path} is not the list of names that bundles keep", hint="rename this file") from error
+        raise StateDamaged(
+            f"{path} is not a JSON object of names", hint=f"rename {path}: older names are then unknown"
+        ) from error

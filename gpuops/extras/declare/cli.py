@@ -1,4 +1,4 @@
-"""`gpuops diff`, `apply` and `assert`: compare a vCenter with a file of what should be, and change what differs."""
+"""`gpuops diff`, `apply`, `assert`, `drift` and `export`: compare a vCenter with a site file, or write one."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ SitePath = Annotated[
         "--file",
         "-f",
         metavar="FILE",
-        help="What should be: templates/site.yaml is one; a directory of them; or a file of mig-parted.",
+        help="The site file, such as templates/site.yaml; a directory of them; or a file of mig-parted.",
     ),
 ]
 
 
 @spread
 def diff(common: CommonOptions, host_shell: HostShellOptions, file: SitePath, layout: LayoutOptions) -> None:
-    """Show what differs from a file of what hosts and VMs should be, and whether it can be changed. Changes nothing.
+    """Show which hosts and VMs differ from a site file, and whether that can be changed. Changes nothing.
 
-    Exit code 3 if something of the file cannot be done.
+    Exit code 3 if an entry of the file cannot be fulfilled.
 
     \b
     Examples:
@@ -57,10 +57,10 @@ def apply(
     layout: LayoutOptions,
     dry_run: DryRun = False,
 ) -> None:
-    """Change what differs from a file of what hosts and VMs should be: hosts first, then VMs.
+    """Change hosts and VMs that differ from a site file: hosts first, then VMs.
 
-    If something of it cannot be done, nothing is changed. After an interruption run the same command again; a second
-    run changes nothing and says so. What the file does not name is left as it is.
+    If an entry of the file cannot be fulfilled, nothing is changed. After an interruption run the same command again.
+    Hosts, VMs and settings that the file does not name are not changed.
 
     \b
     Examples:
@@ -84,14 +84,14 @@ def apply(
         ChangeProgress() as progress,
     ):
         host_shell.give_to(site)
-        report = apply_site(wishes(site), site, rolling, apply=not dry_run, consent=consent, told=progress)
+        report = apply_site(wishes(site), site, rolling, apply=not dry_run, consent=consent, hear_progress=progress)
     remember(common, report.before)
     output.show(site_report_text(report), ApplyDocument.made_of(report))
     output.leave(report.exit_code)
 
 
 def _rolling(rebooting: RebootOptions) -> Rolling | None:
-    """Return how hosts are rebooted. --yes may stand alone here: VMs may be stopped without a reboot of a host."""
+    """Return how hosts are rebooted. --yes is accepted without --reboot, because changes of VMs ask for consent too."""
     if rebooting.reboot is None:
         return replace(rebooting, yes=False).rolling()
     return rebooting.rolling()
@@ -107,9 +107,9 @@ def assert_(
         Path | None, typer.Option("--junit", metavar="FILE", help="Also write the result as JUnit XML.")
     ] = None,
 ) -> None:
-    """Check that nothing differs from a file of what hosts and VMs should be, for CI. Changes nothing.
+    """Check that hosts and VMs are as a site file says, for CI. Changes nothing.
 
-    Exit code 0 if everything is as the file says, 3 if not. A setting that waits for a reboot is not yet so.
+    Exit code 0 if everything is as the file says, 3 if not. A setting that waits for a reboot still differs.
 
     \b
     Examples:
@@ -135,22 +135,26 @@ def drift(
     layout: LayoutOptions,
     heal: Annotated[
         list[str] | None,
-        typer.Option("--heal", metavar="KEY", help="Set this key back: mig, scheduler, drs. May be repeated."),
+        typer.Option(
+            "--heal", metavar="KEY", help="Set this key of the file back: mig, scheduler, drs, ... May be repeated."
+        ),
     ] = None,
     window: Annotated[
         str | None,
-        typer.Option("--window", metavar="WINDOW", help="Set back only while it is open: 'Sat 22:00-04:00 UTC'."),
+        typer.Option("--window", metavar="WINDOW", help="Set keys back only in this window: 'Sat 22:00-04:00 UTC'."),
     ] = None,
     reboot: Annotated[
         Reboot | None,
         typer.Option(help="With --heal mig: set a host without running VMs in maintenance mode; reboot it if needed."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Look once and end: exit code 3 if something differs.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Compare once and end: exit code 3 if something differs.")
+    ] = False,
 ) -> None:
-    """Say within a minute what drifts from a file of what hosts and VMs should be, until it is stopped.
+    """Report within a minute which hosts and VMs drift from a site file, until it is stopped.
 
-    --heal sets back keys that stop, move and reboot nothing. MIG mode of some GPUs is in force after a reboot only:
-    --reboot rolling reboots a host for it while no VM runs on the host.
+    --heal sets keys back whose change stops, moves and reboots nothing. The MIG mode of some GPUs needs a reboot of
+    the host: --reboot rolling reboots it while no VM runs on it.
 
     \b
     Examples:
@@ -167,13 +171,13 @@ def drift(
 
     wishes, heals = load_wishes(file, layout), check_heals(heal or ())
     if reboot is not None and "mig" not in heals:
-        raise UsageError("--reboot needs --heal mig", hint="add --heal mig, or leave --reboot out")
+        raise UsageError("--reboot needs --heal mig", hint="add --heal mig, or remove --reboot")
     if window is not None and not heals:
-        raise UsageError("--window needs --heal", hint="add --heal KEY, or leave --window out")
-    opens = parse_window(window) if window is not None else None
-    with open_site(common, require_verified=bool(heals), run="drift" if heals else "") as site:
+        raise UsageError("--window needs --heal", hint="add --heal KEY, or remove --window")
+    heal_window = parse_window(window) if window is not None else None
+    with open_site(common, guarded=bool(heals), run="drift" if heals else "") as site:
         host_shell.give_to(site)
-        watch = DriftWatch(wishes(site), site, heals, opens, reboot is not None)
+        watch = DriftWatch(wishes(site), site, heals, heal_window, reboot is not None)
         if not once:
             follow(watch, show)
         look = watch.look()
@@ -186,12 +190,12 @@ def export(
     common: CommonOptions,
     host_shell: HostShellOptions,
     save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="Write it to this file instead, which must not exist.")
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the site file to FILE, which must not exist.")
     ] = None,
 ) -> None:
-    """Write a file of what hosts with GPUs and VMs are now, as short as possible. Changes nothing in vCenter.
+    """Write a site file of the present hosts with GPUs and VMs, as short as possible. Changes nothing in vCenter.
 
-    Applying it changes nothing. What a file cannot say stands in it as a comment.
+    Applying the file changes nothing. Comments in it name devices and settings that a site file cannot describe.
 
     \b
     Examples:
@@ -213,17 +217,18 @@ def export(
         inventory = read_for(SiteFile(1, hosts=(HostEntry(host=("*",), mig=True),)), site)
     remember(common, inventory)
     exported = export_site(inventory, catalog_of(inventory))
-    text = yaml_text(exported, f"What there was at {format_zoned_minute(inventory.taken_at)}: gpuops export")
+    text = yaml_text(exported, f"state at {format_zoned_minute(inventory.taken_at)}, written by gpuops export")
     document = ExportDocument.of(inventory, text, exported.left_out)
     if save is None:
         output.show(text.rstrip("\n").split("\n"), document)
         return
     if not write_new(save, text):
-        raise Refused(f"{save} exists: nothing was written", hint="choose another name")
+        raise Refused(f"{save} exists already: nothing was written", hint="choose another name with --save")
     output.show(f"{save}: {len(text.splitlines())} lines", document)
 
 
 def _compare(common: CommonOptions, host_shell: HostShellOptions, file: Path, layout: LayoutOptions) -> SiteReport:
+    """Return the plan for the file on the present vCenter. Changes nothing."""
     from gpuops.console.opening import open_site, remember
     from gpuops.extras.declare.applying import plan_site
 

@@ -1,4 +1,4 @@
-"""Follows a vCenter, says what drifts from a site file and what is back, and sets back what it may (`gpuops drift`)."""
+"""`gpuops drift`: follows a vCenter, reports settings that drift from a site file, and sets them back if allowed."""
 
 from __future__ import annotations
 
@@ -33,36 +33,36 @@ from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.reading.counters import setting_changes
 
 HEALABLE: Final = ("assignment", "default_graphics", "vgpu_mode", "mig", "scheduler", "label", "drs", "marks")
-"""Keys that may be set back without a person: setting them stops, moves and reboots nothing."""
+"""Keys that may be set back without an admin: setting them stops, moves and reboots nothing."""
 LONGEST_S: Final = 45.0
-"""The time between two looks if vCenter reports no change: it reports none of some settings of hosts."""
+"""The time between two comparisons if vCenter reports no change: for some settings of hosts it reports none."""
 SHORTEST_S: Final = 10.0
-"""Shortest time between two looks; all changes in that time are handled by one look."""
+"""The shortest time between two comparisons; one comparison handles all changes in that time."""
 
 LONGEST_PAST: Final = timedelta(days=1)
-"""How far back the first look reads events."""
+"""How far back the first comparison reads events."""
 EVENTS_LAG: Final = timedelta(minutes=1)
-"""A change that a look did not see may have an event from before that look."""
+"""Events are read from this long before the last comparison, which may have missed the change of such an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriftLook:
-    """What one look found: what differs since then, what is as the file says again, and what was set back."""
+    """The result of one comparison: settings that drifted, settings that are back, and settings that were set back."""
 
     at: datetime
     vcenter: str
     drifted: tuple[SiteDifference, ...]
     back: tuple[SiteDifference, ...]
     remaining: tuple[SiteDifference, ...]
-    """All that differs after the look."""
+    """All settings that differ after the comparison."""
     unmatched: tuple[Rejection, ...]
     """Why entries of the file do not fit this vCenter, for example because a VM was deleted."""
     healed: tuple[SiteReport, ...] = ()
-    """What was set back, or tried."""
+    """The changes that set settings back, or failed to."""
     refusals: tuple[Rejection, ...] = ()
     """Why something was not set back."""
     has_news: bool = False
-    """Whether something drifted, is back, was set back, or for another reason than before was not."""
+    """Whether a setting drifted, is back or was set back, or a reason against that is new."""
 
     @property
     def exit_code(self) -> int:
@@ -74,19 +74,21 @@ class DriftLook:
 
 @dataclass(slots=True)
 class DriftWatch:
-    """A file that a vCenter is compared with, look by look."""
+    """Compares a vCenter with a file again and again, and remembers the last result."""
 
     file: SiteFile
     site: Site
     heals: tuple[str, ...] = ()
+    """The keys of the file that are set back."""
     window: Window | None = None
-    """Only while it is open is something set back; None = at any time."""
+    """Keys are set back only while it is open; None = at any time."""
     reboots: bool = False
     """Whether a host without running VMs goes into maintenance mode while its MIG mode is set back, and is rebooted if
     the mode needs that."""
     known: tuple[SiteDifference, ...] = field(default=(), init=False)
+    """What differed after the last comparison."""
     reasons: tuple[Rejection, ...] = field(default=(), init=False)
-    """What the last look found of `unmatched` and `refusals`."""
+    """`unmatched` and `refusals` of the last comparison."""
     looked_at: datetime | None = field(default=None, init=False)
     """When vCenter was read last, by its clock."""
 
@@ -98,10 +100,11 @@ class DriftWatch:
         back = tuple(difference for difference in self.known if difference not in comparison.differences)
         new = self._with_users(new, comparison.snapshot) if new else ()
         healed, refusals = tuple[SiteReport, ...](), tuple[Rejection, ...]()
-        if healable := self._healable(comparison.differences):
+        if healable := self._settings_to_set_back(comparison.differences):
             try:
-                healed = self._heal(healable)
-            except (Locked, Refused, PartlyDone) as error:  # for example while a rotation runs: tried again
+                healed = self._set_back(healable)
+            # for example while a rotation runs: the next comparison tries again
+            except (Locked, Refused, PartlyDone) as error:
                 refusals = (Rejection("drift", error.message, hint=error.hint),)
             for report in healed:
                 refusals += (*report.rejections, *report.unmet, *report.failures)
@@ -120,21 +123,26 @@ class DriftWatch:
         try:
             changes = setting_changes(self.site.vcenter, since)
         except NoPermission as error:
-            self.site.say(f"who changed settings is unknown: {error.line}")
+            self.site.say(f"the users who changed settings are unknown: {error.line}")
             changes = ()
-        return tuple(replace(difference, by=self._user(difference, changes, snapshot)) for difference in drifted)
+        return tuple(
+            replace(difference, by=self._user_who_changed(difference, changes, snapshot)) for difference in drifted
+        )
 
-    def _user(self, difference: SiteDifference, changes: Collection[SettingChange], snapshot: Inventory) -> str | None:
+    def _user_who_changed(
+        self, difference: SiteDifference, changes: Collection[SettingChange], snapshot: Inventory
+    ) -> str | None:
+        """Return the user who made this difference, by the events of changes; None = unknown."""
         if difference.key != "drs":
             setting = (difference.ref, difference.key, difference.mark)
             users = [change.user for change in changes if (change.ref, change.setting, change.mark) == setting]
-            return users[-1] if users else None  # the last change made what there is now
+            return users[-1] if users else None  # the last change made the present setting
         cluster = snapshot.cluster_of(snapshot.vms[difference.ref])
         users = [change.user for change in changes if cluster is not None and change.ref == cluster.ref]
-        # a change of a cluster may be about any VM, so name a user only if nobody else changed it
+        # a change of a cluster may concern any of its VMs, so name a user only if no other user changed it
         return users[0] if len(set(users)) == 1 else None
 
-    def _healable(self, differences: Iterable[SiteDifference]) -> list[tuple[str, str]]:
+    def _settings_to_set_back(self, differences: Iterable[SiteDifference]) -> list[tuple[str, str]]:
         """Return the ref of the host or VM and the key of each setting that may be set back now."""
         if next(change_window_refusals(Rolling(window=self.window), self.site.clock()), None) is not None:
             return []
@@ -146,12 +154,12 @@ class DriftWatch:
         )
         return [(ref, key) for ref, key in dict.fromkeys(settings) if key in self.heals]
 
-    def _heal(self, settings: Sequence[tuple[str, str]]) -> tuple[SiteReport, ...]:
+    def _set_back(self, settings: Sequence[tuple[str, str]]) -> tuple[SiteReport, ...]:
         """Set these settings back: together, or one by one if one of them cannot be set; MIG mode of hosts first."""
         reports = tuple[SiteReport, ...]()
         if self.reboots and (refs := {ref for ref, key in settings if key == "mig"}):
             empty = _empty_hosts(self.site.vcenter.inventory(), refs)
-            reports = tuple(map(self._heal_mig, empty))
+            reports = tuple(map(self._set_mig_back, empty))
             settings = [(ref, key) for ref, key in settings if key != "mig" or ref not in empty]
         if not settings:
             return reports
@@ -163,7 +171,7 @@ class DriftWatch:
             apply_site(healing_part(self.file, (key,)), self.site, apply=True, only=(ref,)) for ref, key in settings
         )
 
-    def _heal_mig(self, ref: str) -> SiteReport:
+    def _set_mig_back(self, ref: str) -> SiteReport:
         """Set MIG mode of a host without running VMs back in maintenance mode, in which no VM starts on it."""
         part, rolling = healing_part(self.file, ("mig",)), Rolling(window=self.window)
         report = apply_site(part, self.site, rolling, apply=True, only=(ref,), in_maintenance=_refuse_to_move)
@@ -183,22 +191,23 @@ def _refuse_to_move(report: ChangeReport) -> None:
     """Raise Refused if a VM has started on the host: then it is neither moved nor stopped."""
     for planned in report.plan.planned_hosts:
         if planned.away:
-            raise Refused(f"{planned.host.name}: {planned.away[0].vm.name} runs on it: the host is not rebooted")
+            raise Refused(f"{planned.host.name} is not rebooted: {planned.away[0].vm.name} runs on it")
 
 
 def check_heals(keys: Collection[str]) -> tuple[str, ...]:
-    """Return the keys that are to be set back. Raises UsageError for one that must not be set back unattended."""
+    """Return the keys to set back. Raises UsageError for a key that must not be set back unattended."""
     unsafe = sorted(set(keys) - set(HEALABLE))
     if unsafe:
-        hint = f"--heal takes {', '.join(HEALABLE)}; gpuops apply sets the others"
-        raise UsageError(f"--heal {unsafe[0]}: this key is not set back unattended", hint=hint)
+        hint = f"use --heal with {', '.join(HEALABLE)}; gpuops apply sets the other keys"
+        raise UsageError(f"--heal {unsafe[0]} is refused: this key is not set back unattended", hint=hint)
     return tuple(keys)
 
 
 def healing_part(file: SiteFile, keys: Collection[str]) -> SiteFile:
     """Return the file with only these keys, without entries that have none of them."""
-    scheduler = () if "scheduler" in keys else ("time_slice", "frequency", "averaging")
-    left_out_keys: dict[str, Any] = dict.fromkeys((*({*HOST_KEYS, *GPU_KEYS} - set(keys)), *scheduler))
+    # keys that need `scheduler` are left out with it
+    scheduler_keys = () if "scheduler" in keys else ("time_slice", "frequency", "averaging")
+    left_out_keys: dict[str, Any] = dict.fromkeys((*({*HOST_KEYS, *GPU_KEYS} - set(keys)), *scheduler_keys))
     hosts = [
         replace(entry, **left_out_keys)
         for entry in file.hosts
@@ -218,7 +227,7 @@ def healing_part(file: SiteFile, keys: Collection[str]) -> SiteFile:
 
 
 def follow(watch: DriftWatch, show: Callable[[DriftLook], None]) -> None:
-    """Look until a signal ends it, whenever vCenter reports a change and after `LONGEST_S`. Show looks with news.
+    """Compare until a signal ends it: after each change that vCenter reports, and after `LONGEST_S`. Show news.
 
     Tries again if vCenter does not answer. Raises LoginRefused.
     """
@@ -233,7 +242,7 @@ def follow(watch: DriftWatch, show: Callable[[DriftLook], None]) -> None:
         except LoginRefused:
             raise
         except NotConnected as error:
-            site.say(f"{error.line}; tried again in {LONGEST_S:.0f} s")
+            site.say(f"{error.line}; gpuops tries again in {LONGEST_S:.0f} s")
         wait_for_news(site, LONGEST_S)
-        # news may come in bursts: never look more often than once in `SHORTEST_S`
+        # changes may come in bursts: compare at most once in `SHORTEST_S`
         site.pause(max(0.0, SHORTEST_S - (site.passed_s() - began_s)))

@@ -25,13 +25,13 @@ from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
 
 
-def _one_or_several(content: object) -> object:
+def _as_list(content: object) -> object:
     return [content] if isinstance(content, str) else content
 
 
-Names = Annotated[tuple[Text, ...], Meta(max_length=10_000), Before(_one_or_several, Text | tuple[Text, ...])]
+Names = Annotated[tuple[Text, ...], Meta(max_length=10_000), Before(_as_list, Text | tuple[Text, ...])]
 """One name or pattern, or a list of them."""
-Gpus = Annotated[ChosenGpus, Before(_one_or_several, Text | tuple[Text, ...])]
+Gpus = Annotated[ChosenGpus, Before(_as_list, Text | tuple[Text, ...])]
 """The PCI address of one GPU, or a list of them."""
 
 
@@ -57,6 +57,7 @@ class HostEntry:
     label: Annotated[str, Meta(max_length=200)] | None = None
 
     def __post_init__(self) -> None:
+        """Raise Mistaken for an entry that selects no host, sets nothing, or has invalid scheduler keys."""
         if not (self.host or self.cluster or self.tag):
             raise Mistaken(
                 "selects no host", "add `host`, `cluster` or `tag`; `host: '*'` selects every host with GPUs"
@@ -64,7 +65,9 @@ class HostEntry:
         if self.scheduler is None and any((self.time_slice, self.frequency, self.averaging)):
             raise Mistaken("`time_slice`, `frequency` and `averaging` need `scheduler`", "add `scheduler`")
         if all(getattr(self, key) is None for key in (*HOST_KEYS, *GPU_KEYS)):
-            raise Mistaken("says nothing about its hosts", f"add one of {', '.join((*HOST_KEYS, *GPU_KEYS))}")
+            raise Mistaken(
+                "has no key that sets something on its hosts", f"add one of {', '.join((*HOST_KEYS, *GPU_KEYS))}"
+            )
         if (scheduler := self.scheduler_request()) is not None:
             try:
                 scheduler.requested_scheduler()
@@ -79,9 +82,9 @@ class HostEntry:
 
 
 HOST_KEYS: Final = ("default_graphics", "assignment")
-"""Keys about a host as a whole."""
+"""Keys that set something on a host."""
 GPU_KEYS: Final = ("graphics", "vgpu_mode", "mig", "scheduler", "passthrough", "label")
-"""Keys about single GPUs."""
+"""Keys that set something on single GPUs of a host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +107,9 @@ class DeviceWish:
     def __post_init__(self) -> None:
         kinds = (self.profile is not None, bool(self.device), self.is_dynamic, self.absent)
         if sum(kinds) != 1:
-            raise Mistaken("needs one of `profile`, `device`, `dynamic` and `absent`")
+            raise Mistaken("needs exactly one of `profile`, `device`, `dynamic` and `absent`")
         if self.count is not None and (self.device or self.absent):
-            raise Mistaken("`count` goes with `profile` and `dynamic` only", "remove `count`")
+            raise Mistaken("has `count`, which only goes with `profile` and `dynamic`", "remove `count`")
 
     @property
     def is_dynamic(self) -> bool:
@@ -141,7 +144,7 @@ class VmEntry:
         if not (self.vm or self.folder or self.tag):
             raise Mistaken("selects no VM", "add `vm`, `folder` or `tag`")
         if self.devices is None and self.drs is None and not self.marks:
-            raise Mistaken("says nothing about its VMs", "add `devices`, `drs` or `marks`")
+            raise Mistaken("has no key that sets something on its VMs", "add `devices`, `drs` or `marks`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,27 +158,28 @@ class SiteFile:
     """Paths of rotation policies, relative to the directory of the file."""
 
     misfits: Annotated[tuple[Rejection, ...], NOT_IN_FILE] = ()
-    """Why a layout in NVIDIA's form, of which this file was made, does not fit the GPUs."""
+    """Why a layout in NVIDIA's form, from which this file was made, does not fit the GPUs; empty for a site file."""
 
     @property
     def needs_tags(self) -> bool:
         return any(entry.tag for entry in self.hosts) or any(entry.tag for entry in self.vms)
 
 
-def plain_entry(entry: HostEntry | VmEntry | DeviceWish | MarkWish) -> dict[str, object]:
-    """Return the keys of an entry that differ from their defaults, as YAML has them."""
-    plain: dict[str, object] = {}
+def entry_keys(entry: HostEntry | VmEntry | DeviceWish | MarkWish) -> dict[str, object]:
+    """Return the keys of an entry that differ from their defaults, with values as in YAML."""
+    keys: dict[str, object] = {}
     for field in fields(entry):
         setting = getattr(entry, field.name)
         if setting != field.default:
-            plain[field.name] = _plain(setting)
-    return plain
+            keys[field.name] = _yaml_value(setting)
+    return keys
 
 
-def _plain(setting: object) -> object:
+def _yaml_value(setting: object) -> object:
+    """Return the value as in YAML; a tuple of one text becomes the text."""
     if isinstance(setting, DeviceWish | MarkWish):
-        return plain_entry(setting)
+        return entry_keys(setting)
     if isinstance(setting, tuple):
-        plain = [_plain(part) for part in setting]
-        return plain[0] if len(plain) == 1 and isinstance(plain[0], str) else plain
+        parts = [_yaml_value(part) for part in setting]
+        return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
     return setting if isinstance(setting, bool | int) else str(setting)

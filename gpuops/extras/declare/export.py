@@ -1,6 +1,6 @@
-"""Writes a site file of what there is, as short as it can be: a general entry for each GPU model, then the exceptions.
+"""Writes a site file of the present state, as short as possible: a general entry for each GPU model, then exceptions.
 
-Names become patterns: of all prefixes and suffixes that select no other name, those that select the most come first.
+Names become patterns: prefixes and suffixes that select no other name, those that select the most names first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpuops.extras.declare.entries import (
     MarkWish,
     SiteFile,
     VmEntry,
-    plain_entry,
+    entry_keys,
 )
 from gpuops.extras.declare.wishes import gpu_state
 from gpuops.model.devices.catalog import Catalog
@@ -37,25 +37,26 @@ from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.hosts.scheduler.scheduler_change import for_gpu
 from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of
 
-_MARKS: Final = "gpuops."
+_MARK_PREFIX: Final = "gpuops."
 """Only attributes with this prefix are exported: others, such as the time of the last backup, belong to other tools."""
 _WIDTH: Final = 116
-_LONGEST: Final = 200
-"""Characters of a text that a site file takes."""
+"""The longest line of YAML, without its indentation."""
+_LONGEST_TEXT: Final = 200
+"""The most characters of a text in a site file."""
 
 Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A site file of what there is, and what it could not say."""
+    """A site file of the present state, and the settings that a site file cannot describe."""
 
     file: SiteFile
     left_out: tuple[str, ...] = ()
 
 
 def export_site(inventory: Inventory, catalog: Catalog) -> Export:
-    """Return the file of this snapshot. It needs the settings of all hosts with GPUs."""
+    """Return the site file of this snapshot, which must contain the settings of all hosts with GPUs."""
     hosts = [host for host in gpu_hosts(inventory) if _is_readable(host)]
     left_out = [f"{host.name}: its settings cannot be read" for host in gpu_hosts(inventory) if not _is_readable(host)]
     entries = (*_host_keys(hosts, inventory), *_gpu_entries(hosts, inventory, catalog))
@@ -64,35 +65,35 @@ def export_site(inventory: Inventory, catalog: Catalog) -> Export:
 
 
 def yaml_text(export: Export, heading: str) -> str:
-    """Return the file as YAML, an entry a line; `heading` and what is left out stand in it as comments."""
-    # a name may hold a character that ends a line, and with it the comment
+    """Return the file as YAML, an entry in each line, with comments: `heading`, and what is left out."""
+    # without characters that end a line and with it the comment: a name may contain one
     comments = ("".join(filter(str.isprintable, line)) for line in (heading, *export.left_out))
     lines = [f"# {line}" for line in comments] + ["version: 1"]
     for key, entries in (("hosts", export.file.hosts), ("vms", export.file.vms)):
         if entries:
             lines.append(f"{key}:")
         for entry in entries:
-            flow = _flow(entry, allow_unicode=True)
-            if not flow.replace("\n", "").isprintable():  # for example U+0085, which YAML takes for the end of a line
-                flow = _flow(entry, allow_unicode=False)
+            flow = _entry_yaml(entry, allow_unicode=True)
+            if not flow.replace("\n", "").isprintable():  # for example U+0085, which ends a line in YAML
+                flow = _entry_yaml(entry, allow_unicode=False)
             lines.append("  - " + textwrap.indent(flow.rstrip("\n"), "    ").lstrip())
     return "\n".join(lines) + "\n"
 
 
-def _flow(entry: HostEntry | VmEntry, *, allow_unicode: bool) -> str:
+def _entry_yaml(entry: HostEntry | VmEntry, *, allow_unicode: bool) -> str:
     return yaml.safe_dump(
-        plain_entry(entry), default_flow_style=True, sort_keys=False, allow_unicode=allow_unicode, width=_WIDTH
+        entry_keys(entry), default_flow_style=True, sort_keys=False, allow_unicode=allow_unicode, width=_WIDTH
     )
 
 
-def patterns_for(names: Collection[str], every: Iterable[str]) -> tuple[str, ...]:
-    """Return few patterns that fit these names and no other name of `every`.
+def patterns_for(names: Collection[str], all_names: Iterable[str]) -> tuple[str, ...]:
+    """Return few patterns that fit these names and no other name of `all_names`.
 
     >>> patterns_for(["vdi-01", "vdi-02", "ml-1"], ["vdi-01", "vdi-02", "ml-1", "ml-2"])
     ('vdi-*', 'ml-1')
     """
     selected_names = set(names)
-    fitting = Counter(pattern for name in set(every) for pattern in _patterns_of(name))
+    fitting = Counter(pattern for name in set(all_names) for pattern in _patterns_of(name))
     selected = Counter(pattern for name in selected_names for pattern in _patterns_of(name))
     # patterns that select several of the names, and no other name
     useful = [pattern for pattern, number in selected.items() if number > 1 and number == fitting[pattern]]
@@ -111,6 +112,7 @@ def patterns_for(names: Collection[str], every: Iterable[str]) -> tuple[str, ...
 
 
 def _patterns_of(name: str) -> Iterator[str]:
+    """Yield all patterns of one asterisk that fit the name: `*`, its prefixes and its suffixes."""
     yield "*"
     for length in range(1, len(name) + 1):
         yield glob.escape(name[:length]) + "*"
@@ -133,7 +135,7 @@ def _host_keys(hosts: Sequence[Host], inventory: Inventory) -> Iterator[HostEntr
         assert graphics is not None, "_is_readable"
         by_settings.setdefault((graphics.default_type, graphics.assignment_policy), []).append(host.name)
     general = _general_hosts(hosts, inventory)
-    for (default_type, assignment), names in _most_common(by_settings):
+    for (default_type, assignment), names in _largest_first(by_settings):
         yield HostEntry(
             host=general or _host_patterns(names, inventory),
             # a site file cannot set another type
@@ -148,7 +150,7 @@ def _gpu_entries(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) 
     gpus = {
         (host.name, gpu.address): (gpu.name, _settings_of(gpu, host, catalog)) for host in hosts for gpu in host.gpus
     }
-    general = {model: _common(gpus.values(), model) for model in sorted({model for model, _ in gpus.values()})}
+    general = {model: _common_settings(gpus.values(), model) for model in sorted({model for model, _ in gpus.values()})}
     for model, settings in general.items():
         if settings:
             yield _host_entry(settings, host=_general_hosts(hosts, inventory), model=glob.escape(model))
@@ -170,7 +172,7 @@ def _gpu_entries(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) 
 
 
 def _settings_of(gpu: PhysicalGpu, host: Host, catalog: Catalog) -> dict[str, Any]:
-    """Return what is configured for the GPU, by key of the file, as far as it can be read and means something."""
+    """Return the configured settings of the GPU by key of the file, without unreadable and inapplicable ones."""
     states = {key: gpu_state(key, gpu, host, catalog)[0] for key in GPU_KEYS}
     settings: dict[str, Any] = {"passthrough": states["passthrough"] == "on"} if states["passthrough"] else {}
     settings |= {"label": states["label"]} if states["label"] is not None else {}
@@ -194,7 +196,7 @@ def _settings_of(gpu: PhysicalGpu, host: Host, catalog: Catalog) -> dict[str, An
     return settings
 
 
-def _common(gpus: Iterable[tuple[str, Settings]], model: str) -> Settings:
+def _common_settings(gpus: Iterable[tuple[str, Settings]], model: str) -> Settings:
     """Return the most common setting of each key; a label that most GPUs do not have is left to the exceptions."""
     counts: dict[str, Counter[Any]] = {}
     for gpu_model, settings in gpus:
@@ -206,6 +208,7 @@ def _common(gpus: Iterable[tuple[str, Settings]], model: str) -> Settings:
 
 
 def _host_entry(settings: Settings, **selection: Any) -> HostEntry:
+    """Return the entry with these settings; that of `scheduler` is a tuple of the four scheduler keys."""
     keys = dict(settings)
     if "scheduler" in keys:
         keys["scheduler"], keys["time_slice"], keys["frequency"], keys["averaging"] = keys["scheduler"]
@@ -223,7 +226,7 @@ def _host_patterns(names: Collection[str], inventory: Inventory) -> tuple[str, .
     return patterns_for(names, [host.name for host in gpu_hosts(inventory)])
 
 
-def _most_common(groups: Mapping[Any, list[str]]) -> list[tuple[Any, list[str]]]:
+def _largest_first(groups: Mapping[Any, list[str]]) -> list[tuple[Any, list[str]]]:
     return sorted(groups.items(), key=lambda group: (-len(group[1]), str(group[0])))
 
 
@@ -231,13 +234,14 @@ def _most_common(groups: Mapping[Any, list[str]]) -> list[tuple[Any, list[str]]]
 
 
 def _device_entries(inventory: Inventory, left_out: list[str]) -> Iterator[VmEntry]:
+    """Yield an entry for each set of GPU devices; add VMs whose devices a file cannot describe to `left_out`."""
     by_devices: dict[DeviceWish, list[Vm]] = {}
     for vm in _exported_vms(inventory):
         wish = _device_wish(vm)
         if wish is not None:
             by_devices.setdefault(wish, []).append(vm)
         elif any(map(is_gpu, vm.devices or ())):
-            left_out.append(f"{vm.name}: a file cannot say its devices ({gpu_names(vm)})")
+            left_out.append(f"{vm.name}: a site file cannot describe its devices ({gpu_names(vm)})")
     for wish, vms in by_devices.items():
         yield VmEntry(vm=_vm_patterns(vms, inventory), devices=wish)
 
@@ -278,11 +282,11 @@ def _drs_entries(inventory: Inventory) -> Iterator[VmEntry]:
 
 
 def _mark_entries(inventory: Inventory) -> Iterator[VmEntry]:
-    """Yield the attributes of gpuops, except markers of nights."""
+    """Yield entries for the custom attributes of gpuops, except markers of nights."""
     by_mark: dict[MarkWish, list[Vm]] = {}
     for vm in _exported_vms(inventory):
         for name, value in vm.attributes.items():
-            if name.startswith(_MARKS) and 0 < len(value) <= _LONGEST and parse_marker(value) is None:
+            if name.startswith(_MARK_PREFIX) and 0 < len(value) <= _LONGEST_TEXT and parse_marker(value) is None:
                 by_mark.setdefault(MarkWish(name, value), []).append(vm)
     for mark, vms in by_mark.items():
         yield VmEntry(vm=_vm_patterns(vms, inventory), marks=(mark,))
@@ -293,18 +297,18 @@ def _exported_vms(inventory: Inventory) -> list[Vm]:
 
 
 def _vm_patterns(vms: Sequence[Vm], inventory: Inventory) -> tuple[str, ...]:
-    """Return patterns for these VMs; a VM whose name others have too, or that has a slash in its name, by uuid."""
-    every = _exported_vms(inventory)
-    name_counts = Counter(vm.name for vm in every)
+    """Return patterns for these VMs; for a VM with an ambiguous name or a slash in its name, its uuid."""
+    all_vms = _exported_vms(inventory)
+    name_counts = Counter(vm.name for vm in all_vms)
     selected_counts = Counter(vm.name for vm in vms)
     # names that a pattern can select: no slash, not too long, and no VM outside of `vms` has the name
-    plain = {
+    selectable_names = {
         vm.name
         for vm in vms
         if "/" not in vm.name
-        and len(glob.escape(vm.name)) < _LONGEST
+        and len(glob.escape(vm.name)) < _LONGEST_TEXT
         and selected_counts[vm.name] == name_counts[vm.name]
     }
-    ambiguous_vms = [vm for vm in vms if vm.name not in plain]
+    ambiguous_vms = [vm for vm in vms if vm.name not in selectable_names]
     ids = (f"uuid:{vm.instance_uuid}" if vm.instance_uuid else f"moid:{vm.ref}" for vm in ambiguous_vms)
-    return (*patterns_for(plain, [vm.name for vm in every]), *ids)
+    return (*patterns_for(selectable_names, [vm.name for vm in all_vms]), *ids)

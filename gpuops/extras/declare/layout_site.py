@@ -1,6 +1,6 @@
-"""Makes a site file of a layout in the form of NVIDIA's mig-parted or vgpu-device-manager.
+"""Makes a site file from a layout in the form of NVIDIA's mig-parted or vgpu-device-manager.
 
-Of a layout, hosts have only the mode of its GPUs. ESXi itself makes GPU instances and vGPUs, as VMs start.
+Only the modes of GPUs are set as the layout needs them. ESXi itself makes GPU instances and vGPUs when VMs start.
 """
 
 from __future__ import annotations
@@ -32,38 +32,40 @@ _LAYOUT_HINT = "choose other hosts by --host, or another layout; gpuops help pro
 
 @dataclass(frozen=True, slots=True)
 class LayoutOptions:
-    """Which layout of a file in NVIDIA's form is meant, and of which hosts."""
+    """The options that choose a layout of a file in NVIDIA's form, and the hosts that get it."""
 
     layout: Annotated[str | None, Option("Only the layout of this name.", "NAME")] = None
     host: Annotated[
         tuple[str, ...], Option("A host that gets the layout, or a pattern. May be repeated.", "HOST", Names.HOSTS)
     ] = ()
-    mode_only: Annotated[bool, Option("Of a layout set only the GPUs' mode; ESXi makes GPU instances.")] = False
+    mode_only: Annotated[
+        bool, Option("Set only the modes of GPUs that the layout needs; ESXi makes GPU instances.")
+    ] = False
 
 
 def load_wishes(path: Path, options: LayoutOptions) -> Callable[[Site], SiteFile]:
-    """Return what makes the site file for a vCenter: the file itself, or what a layout means for its GPUs.
+    """Return a function that gets a vCenter and returns its site file: that of `path`, or one made from its layout.
 
     Raises PolicyError for the file, and UsageError for options that do not go with it.
     """
-    in_folder = next(filter(_has_layouts, sorted(path.glob("*.yaml"))), None) if path.is_dir() else None
-    if in_folder is not None:
-        raise UsageError(f"{in_folder} is a file of layouts, not a site file", hint=f"give only it: --file {in_folder}")
+    layout_file = next(filter(_has_layouts, sorted(path.glob("*.yaml"))), None) if path.is_dir() else None
+    if layout_file is not None:
+        raise UsageError(f"{layout_file} is a file of layouts, not a site file", hint=f"set --file {layout_file}")
     if path.is_dir() or not _has_layouts(path):
         if options != LayoutOptions():
             raise UsageError(
                 f"--layout, --host and --mode-only need a file with {' or '.join(LayoutForm)}; {path} has neither",
-                hint="leave these options out: a site file selects its hosts itself",
+                hint="remove these options: a site file selects its hosts itself",
             )
         site_file = load_site(path)
         return lambda site: site_file
     layout = _chosen_layout(path, options)
 
-    def make(site: Site) -> SiteFile:
+    def make_site_file(site: Site) -> SiteFile:
         inventory = site.vcenter.inventory()
         return site_of_layout(layout, options.host, inventory, catalog_of(inventory))
 
-    return make
+    return make_site_file
 
 
 def _has_layouts(path: Path) -> bool:
@@ -72,11 +74,11 @@ def _has_layouts(path: Path) -> bool:
 
 
 def _chosen_layout(path: Path, options: LayoutOptions) -> GpuLayout:
-    """Return the layout that is meant. Raises PolicyError, UsageError."""
+    """Return the layout that the options choose. Raises PolicyError, UsageError."""
     layouts = parse_layouts(read_text(path), str(path))
     if options.layout is None and len(layouts) > 1:
         names = ", ".join(layout.name for layout in layouts[:10])
-        raise UsageError(f"{path} has {len(layouts)} layouts: {names}", hint="name one of them with --layout")
+        raise UsageError(f"{path} has {len(layouts)} layouts: {names}", hint="choose one of them with --layout NAME")
     layout = layouts[0] if options.layout is None else find_layout(options.layout, layouts, path)
     if not options.host:
         raise UsageError(f"{path} names no hosts", hint="add --host NAME, or --host '*' for all hosts with GPUs")
@@ -84,8 +86,8 @@ def _chosen_layout(path: Path, options: LayoutOptions) -> GpuLayout:
     if counted is not None and not options.mode_only:
         parts = "GPU instances" if layout.form is LayoutForm.GPU_INSTANCES else "vGPUs"
         raise UsageError(
-            f"{path}: layout {layout.name!r} has {parts} ({counted}); ESXi makes them itself, as VMs start",
-            hint="add --mode-only to set only the mode of GPUs that they need",
+            f"{path}: layout {layout.name!r} has {parts} ({counted}), which ESXi makes itself when VMs start",
+            hint="add --mode-only to set only the modes of GPUs that they need",
         )
     return layout
 
@@ -96,9 +98,9 @@ def site_of_layout(layout: GpuLayout, hosts: tuple[str, ...], inventory: Invento
     GPUs in DirectPath I/O, and GPUs that the layout does not name, are left out.
     """
     misfits: list[Rejection] = []
-    # by GPU addresses and settings: refs of hosts. Hosts that are alike get one entry
+    # by GPU address and settings: refs of hosts (as keys), so that hosts with equal GPUs get one entry
     refs_by_wish: dict[tuple[PciAddress, tuple[tuple[str, Any], ...]], dict[str, None]] = {}
-    is_for_a_gpu = False
+    has_matching_gpu = False
     for scope in (Scope(host=name) for name in hosts):
         if not scope.hosts(inventory):
             misfits.append(scope.nowhere("hosts", inventory))
@@ -107,14 +109,14 @@ def site_of_layout(layout: GpuLayout, hosts: tuple[str, ...], inventory: Invento
                 part = None if gpu.passed_through else part_for(layout, gpu, host)
                 if part is None:
                     continue
-                is_for_a_gpu = True
+                has_matching_gpu = True
                 settings = _settings(part, layout.form, gpu, catalog)
                 if isinstance(settings, str):
                     misfits.append(Rejection(f"{host.name} {gpu.address}", settings, hint=_LAYOUT_HINT))
                 elif settings:
                     refs_by_wish.setdefault((gpu.address, tuple(settings.items())), {})[host.ref] = None
-    if not is_for_a_gpu and not misfits:
-        misfits.append(Rejection("hosts", f"layout {layout.name!r} is for no GPU of them", hint=_LAYOUT_HINT))
+    if not has_matching_gpu and not misfits:
+        misfits.append(Rejection("hosts", f"have no GPU for which layout {layout.name!r} is made", hint=_LAYOUT_HINT))
     entries = (
         HostEntry(host=tuple(refs), gpu=(address,), **dict(wish)) for (address, wish), refs in refs_by_wish.items()
     )
@@ -127,13 +129,13 @@ def _settings(part: LayoutPart, form: LayoutForm, gpu: PhysicalGpu, catalog: Cat
     if board is None:
         return f"{gpu.name} is not in the catalogue"
     if form is LayoutForm.VGPUS and not part.counts:
-        return "the layout names no vGPUs for it, so it needs no mode"
-    judged = judge_part(part, form, board)
-    if judged.verdict is not LayoutVerdict.FITS:
-        return judged.because
-    settings: dict[str, Any] = {} if board.mig is None else {"mig": judged.mode is VgpuMode.MULTI_INSTANCE}
+        return "the layout has no vGPUs for this GPU, so it needs no mode"
+    judgement = judge_part(part, form, board)
+    if judgement.verdict is not LayoutVerdict.FITS:
+        return judgement.because
+    settings: dict[str, Any] = {} if board.mig is None else {"mig": judgement.mode is VgpuMode.MULTI_INSTANCE}
     if form is LayoutForm.VGPUS:
         settings["graphics"] = SharedType.SHARED_DIRECT
-        if judged.mode is not None and judged.mode is not VgpuMode.MULTI_INSTANCE:
-            settings["vgpu_mode"] = SizeMode(judged.mode)
+        if judgement.mode is not None and judgement.mode is not VgpuMode.MULTI_INSTANCE:
+            settings["vgpu_mode"] = SizeMode(judgement.mode)
     return settings

@@ -15,13 +15,13 @@ _HINT: Final = "templates/site.yaml shows every key, with comments"
 
 
 def load_site(path: Path) -> SiteFile:
-    """Return what this file says, or all `*.yaml` files of this directory in the order of their names.
+    """Return the content of this file, or of all `*.yaml` files of this directory in the order of their names.
 
     Raises PolicyError: one line with file, key and reason, also for a rotation policy that the file names.
     """
     paths = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
     if not paths:
-        raise PolicyError(f"{path}: has no file *.yaml", hint=_HINT)
+        raise PolicyError(f"the directory {path} has no file *.yaml", hint=f"add a site file to it: {_HINT}")
     files = [parse_site(read_text(file_path), str(file_path)) for file_path in paths]
     policies = [path.parent / policy for file, path in zip(files, paths, strict=True) for policy in file.policies]
     for policy in policies:
@@ -35,7 +35,7 @@ def load_site(path: Path) -> SiteFile:
 
 
 def decode_site(content: object, name: str) -> SiteFile:
-    """Return what this content of a site file says; errors call it `name`. Raises PolicyError as `load_site`.
+    """Return the site file of this decoded YAML; errors call it `name`. Raises PolicyError as `load_site`.
 
     Paths of rotation policies are relative to the working directory.
     """
@@ -46,5 +46,5 @@ def decode_site(content: object, name: str) -> SiteFile:
 
 
 def parse_site(text: str, name: str) -> SiteFile:
-    """Return what a YAML text says; errors call it `name`. Raises PolicyError."""
+    """Return the site file of a YAML text; errors call it `name`. Raises PolicyError."""
     return read_as(SiteFile, parse_yaml(text, name), name, _HINT)

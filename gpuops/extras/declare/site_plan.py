@@ -1,7 +1,7 @@
-"""Plans everything that differs from a site file: the requests of the core's commands, on one snapshot.
+"""Plans the changes of all settings that differ from a site file, as requests of the core's commands on one snapshot.
 
-`SiteHosts` and `SiteVms` are requests like `SetMode` and `Attach`: the core's executors make their plan again under the
-lock, from what vCenter shows by then.
+`SiteHosts` and `SiteVms` are requests like `SetMode` and `Attach`: the core's executors plan them again under the lock,
+because vCenter may have changed since.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class SiteHosts:
 
     wishes: tuple[HostWish, ...]
     reboots_only: bool = False
-    """Plan only one step for each host that waits for a reboot: a rolling change takes one step a host, and its reboot
-    brings all settings of the host into force."""
+    """Whether to plan only one step for each host that waits for a reboot. A rolling change takes one step for a host,
+    and the reboot brings all settings of the host into force."""
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
-        """Return refs of the hosts that exist."""
+        """Return the refs of the hosts to change, as far as they still exist."""
         return tuple(wish.ref for wish in self.wishes if wish.ref in inventory.hosts)
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
@@ -64,7 +64,7 @@ class SiteHosts:
         due = tuple(step for plan in plans for step in plan.due)
         if self.reboots_only:
             waiting = {step.host for plan in plans for step in plan.steps if step.host in plan.reboots}
-            due = one_for_each_host((*(step for step in steps if step.host in waiting), *due))
+            due = last_step_of_each_host((*(step for step in steps if step.host in waiting), *due))
             return Plan(due=due, warnings=tuple(line for plan in plans for line in plan.warnings))
         return Plan(
             waves=(Wave("hosts", steps),) if steps else (),
@@ -98,48 +98,54 @@ class SiteHosts:
         )
 
 
-def one_for_each_host(steps: Iterable[HostStep]) -> tuple[HostStep, ...]:
+def last_step_of_each_host(steps: Iterable[HostStep]) -> tuple[HostStep, ...]:
     """Return the last step of each host."""
     return tuple({step.host: step for step in steps}.values())
 
 
 def host_requests(wish: HostWish, host: Host, differences: Sequence[SiteDifference]) -> Iterator[HostRequest]:
-    """Yield the requests that bring a host to what the file says, in the order in which they must be done.
+    """Yield the requests that make a host as the file says, in the order in which they must be done.
 
-    GPUs are given back by DirectPath I/O first, because only then they have a graphics type, and are given to VMs last.
+    DirectPath I/O is switched off first, because only then the GPUs have a graphics type, and switched on last.
     """
-    differing = {(difference.key, difference.gpu) for difference in differences}
-    yield from _passthrough(wish, host, differing, on=False)
-    yield from _modes(wish, differing)
+    differing = {(difference.key, difference.gpu) for difference in differences}  # key, and GPU or None
+    yield from _passthrough_requests(wish, host, differing, on=False)
+    yield from _mode_requests(wish, differing)
     for on in (False, True):
-        gpus = _gpus_with(wish, differing, "mig", on)
+        gpus = _gpus_to_set(wish, differing, "mig", on)
         if gpus:
             yield SetMig(on, gpus, wish.ref)
     for scheduler, gpus in _grouped(wish, differing, ("scheduler",)):
         request = scheduler["scheduler"]
         assert isinstance(request, SetScheduler)
         yield replace(request, gpu=gpus, host=wish.ref)
-    yield from _passthrough(wish, host, differing, on=True)
+    yield from _passthrough_requests(wish, host, differing, on=True)
 
 
-def _modes(wish: HostWish, differing: Collection[tuple[str, PciAddress | None]]) -> Iterator[SetMode]:
-    of_host: dict[str, Any] = {
+def _mode_requests(wish: HostWish, differing: Collection[tuple[str, PciAddress | None]]) -> Iterator[SetMode]:
+    """Yield the requests that set graphics types and vGPU modes of GPUs, and the graphics defaults of the host."""
+    host_options: dict[str, Any] = {
         option: wish.keys[key]
         for key, option in (("default_graphics", "default_type"), ("assignment", "assignment"))
         if (key, None) in differing
     }
     for settings, gpus in _grouped(wish, differing, ("graphics", "vgpu_mode")):
-        of_gpus: dict[str, Any] = {"type" if key == "graphics" else key: setting for key, setting in settings.items()}
-        yield SetMode(**of_host, **of_gpus, gpu=gpus, host=wish.ref)
-        of_host = {}  # the first request sets the settings of the host too
-    if of_host:
-        yield SetMode(**of_host, host=wish.ref)
+        gpu_options: dict[str, Any] = {
+            "type" if key == "graphics" else key: setting for key, setting in settings.items()
+        }
+        yield SetMode(**host_options, **gpu_options, gpu=gpus, host=wish.ref)
+        host_options = {}  # the first request sets the settings of the host too
+    if host_options:
+        yield SetMode(**host_options, host=wish.ref)
 
 
-def _passthrough(
+def _passthrough_requests(
     wish: HostWish, host: Host, differing: Collection[tuple[str, PciAddress | None]], *, on: bool
 ) -> Iterator[SetPassthrough]:
-    """Yield what switches GPUs on or off, with their labels; a label alone leaves GPUs switched on or off."""
+    """Yield the requests that switch DirectPath I/O of GPUs `on` or off, with their labels.
+
+    A GPU of which only the label differs is in the request of its present state.
+    """
     states = (host.settings or HostSettings()).passthrough or ()
     switched_on = {str(state.address) for state in states if state.enabled}
     for settings, gpus in _grouped(wish, differing, ("passthrough", "label")):
@@ -152,7 +158,7 @@ def _passthrough(
 def _grouped(
     wish: HostWish, differing: Collection[tuple[str, PciAddress | None]], keys: tuple[str, ...]
 ) -> list[tuple[Mapping[str, object], Gpus]]:
-    """Return the GPUs on which one of the keys differs, together where the differing keys get the same values."""
+    """Return groups of GPUs on which at least one of the keys differs, by the values that these keys get."""
     groups: list[tuple[dict[str, object], list[str]]] = []
     for address, gpu_wishes in wish.gpus.items():
         settings = {key: gpu_wishes[key].setting for key in keys if (key, address) in differing}
@@ -164,7 +170,9 @@ def _grouped(
     return [(settings, tuple(gpus)) for settings, gpus in groups]
 
 
-def _gpus_with(wish: HostWish, differing: Collection[tuple[str, PciAddress | None]], key: str, setting: object) -> Gpus:
+def _gpus_to_set(
+    wish: HostWish, differing: Collection[tuple[str, PciAddress | None]], key: str, setting: object
+) -> Gpus:
     return tuple(
         str(address)
         for address, wishes in wish.gpus.items()
@@ -212,7 +220,7 @@ class SiteVms:
             marks = {difference.mark for difference in differences}
             if request is not None:
                 requests.append(request)
-            # the devices are there, but not on the required node: the same request binds the VM to it
+            # the VM has the devices, but is not bound to the required node: the same request binds it
             elif "numa" in keys and wish.devices is not None:
                 requests.append(attach_request(wish.devices, vm, None))
             if "drs" in keys and wish.drs is not None:

@@ -1,4 +1,4 @@
-"""The output of `gpuops diff`, `apply` and `assert`: text, documents, and JUnit XML for CI."""
+"""The output of `gpuops diff`, `apply`, `assert`, `drift` and `export`: text, documents, and JUnit XML for CI."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def difference_lines(differences: Iterable[SiteDifference]) -> Iterator[Text]:
         )
 
 
-def in_one_line(difference: SiteDifference) -> str:
-    """Return the host with its GPU or the VM, the key, and what it is and should be."""
+def difference_text(difference: SiteDifference) -> str:
+    """Return one line: the host with its GPU or the VM, the key, and the present and the wished value."""
     return f"{subject(difference)} {difference.title}: {change_in_words(difference)}"
 
 
@@ -46,13 +46,13 @@ def subject(difference: SiteDifference) -> str:
 
 
 def change_in_words(difference: SiteDifference) -> str:
-    """Return what the setting is and should be."""
+    """Return the present and the wished value of the setting."""
     pending = " (configured; waits for a reboot)" if difference.pending else ""
     return f"{difference.before or 'none'} -> {difference.after or 'none'}{pending}"
 
 
 def site_report_text(report: SiteReport) -> Iterator[Text]:
-    """Yield what differs, the reasons against it, hosts that are rebooted, outcomes, and what is left to do."""
+    """Yield the reasons against the plan, the differences, rounds of reboots, failures, and the next steps."""
     yield from rejection_lines("refused", report.rejections, "bold red")
     yield from difference_lines(report.differences)
     for number, planned_hosts in enumerate(report.roll.rounds, 1):
@@ -91,9 +91,9 @@ def summary(report: SiteReport) -> str:
     if not report.changed:
         return f"{differs}: nothing was changed"
     steps = (*report.host_outcomes, *report.vm_outcomes)
-    done = sum(outcome.verdict is Verdict.DONE for outcome in steps)
-    left = f"; {len(report.remaining)} still differ" if report.remaining else "; nothing differs any more"
-    return f"{count(done, 'step')} done{left}"
+    done_count = sum(outcome.verdict is Verdict.DONE for outcome in steps)
+    remainder = f"; {len(report.remaining)} still differ" if report.remaining else "; nothing differs any more"
+    return f"{count(done_count, 'step')} done{remainder}"
 
 
 def assertion_text(report: SiteReport) -> Iterator[Text]:
@@ -101,8 +101,8 @@ def assertion_text(report: SiteReport) -> Iterator[Text]:
     yield from rejection_lines("wrong", report.comparison.rejections, "bold red")
     yield from difference_lines(report.differences)
     number = len(report.differences) + len(report.comparison.rejections)
-    result = f"{count(number, 'setting')} {'differs' if number == 1 else 'differ'} from the file"
-    yield Text(result if number else "everything is as the file says", "bold red" if number else "bold green")
+    differs_text = f"{count(number, 'setting')} {'differs' if number == 1 else 'differ'} from the file"
+    yield Text(differs_text if number else "everything is as the file says", "bold red" if number else "bold green")
 
 
 def junit_xml(report: SiteReport) -> str:
@@ -112,7 +112,7 @@ def junit_xml(report: SiteReport) -> str:
     rejections = report.comparison.rejections
     lines_by_ref: dict[str, list[str]] = {}
     for difference in report.differences:
-        lines_by_ref.setdefault(difference.ref, []).append(in_one_line(difference))
+        lines_by_ref.setdefault(difference.ref, []).append(difference_text(difference))
     suite = Element(
         "testsuite",
         name="gpuops assert",
@@ -242,14 +242,14 @@ class ExportDocument(SiteDocument, frozen=True):
 
 
 def drift_text(look: DriftLook) -> Iterator[Text]:
-    """Yield what drifted, what is back, and what was set back."""
+    """Yield the settings that drifted, are back, were set back or could not be, and how many still differ."""
     moment = format_zoned_minute(look.at)
     for difference in look.drifted:
         by = f", by {difference.by}" if difference.by else ""
-        yield Text(f"{moment} drifted: {in_one_line(difference)}{by}", "yellow")
+        yield Text(f"{moment} drifted: {difference_text(difference)}{by}", "yellow")
     for difference in look.back:
         yield Text(f"{moment} back: {subject(difference)} {difference.title}: {difference.after or 'none'}", "green")
-    yield from rejection_lines(f"{moment} does not fit", look.unmatched, "yellow")
+    yield from rejection_lines(f"{moment} does not fit the file", look.unmatched, "yellow")
     yield from (Text(f"{moment} set back: ").append(line) for line in healed_lines(look.healed))
     yield from rejection_lines("not set back", look.refusals, "bold red")
     number = len(look.remaining) + len(look.unmatched)
@@ -261,7 +261,7 @@ def healed_lines(reports: Iterable[SiteReport]) -> Iterator[str]:
     for report in reports:
         for difference in report.differences if report.changed else ():
             if difference not in report.remaining:
-                yield in_one_line(difference)
+                yield difference_text(difference)
 
 
 class DriftedRecord(SiteDifferenceRecord, frozen=True):

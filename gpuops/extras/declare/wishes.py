@@ -1,4 +1,4 @@
-"""Compares a site file with one snapshot: which setting of which host, GPU or VM differs."""
+"""Compares a site file with one snapshot, and returns the settings of hosts, GPUs and VMs that differ."""
 
 from __future__ import annotations
 
@@ -32,22 +32,25 @@ UNKNOWN: Final = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class SiteDifference:
-    """One setting that is not as the file says. `pending`: it is configured so, and waits for a reboot of the host."""
+    """One setting that is not as the file says.
+
+    `pending`: it is configured as the file says, but in force only after a reboot of the host.
+    """
 
     kind: str
     """`host` or `vm`."""
     ref: str
     name: str
     key: str
-    """As in the file."""
+    """The key in the file."""
     before: str
     after: str
     gpu: PciAddress | None = None
     pending: bool = False
     mark: str = ""
-    """The custom attribute, of a difference in `marks`."""
+    """The name of the custom attribute, if `key` is `marks`."""
     by: str | None = field(default=None, compare=False)
-    """The user who made it; None = unknown; only `gpuops drift` asks vCenter."""
+    """The user who made the change; None = unknown. Only `gpuops drift` reads it."""
 
     @property
     def title(self) -> str:
@@ -64,7 +67,7 @@ class GpuWish(NamedTuple):
 
 @dataclass(slots=True)
 class HostWish:
-    """What the file says about one host: by key, and by key of each of its GPUs."""
+    """The values that the file has for one host by key, and for each of its GPUs by key."""
 
     ref: str
     name: str
@@ -74,7 +77,7 @@ class HostWish:
 
 @dataclass(slots=True)
 class VmWish:
-    """What the file says about one VM."""
+    """The entries that the file has for one VM."""
 
     ref: str
     name: str
@@ -95,7 +98,7 @@ class Comparison:
     """Why the file does not fit this vCenter, for example because an entry selects nothing."""
 
     def only(self, refs: Collection[str]) -> Comparison:
-        """Return the part about these hosts and VMs. What else does not fit this vCenter is left out."""
+        """Return the part about these hosts and VMs, without `rejections`."""
         differences = tuple(difference for difference in self.differences if difference.ref in refs)
         hosts = tuple(wish for wish in self.hosts if wish.ref in refs)
         vms = tuple(wish for wish in self.vms if wish.ref in refs)
@@ -103,17 +106,17 @@ class Comparison:
 
 
 def selected_hosts(file: SiteFile, inventory: Inventory) -> Collection[str]:
-    """Return the refs of the hosts that the file says something about."""
+    """Return the refs of the hosts that the file selects."""
     return tuple({host.ref: None for entry in file.hosts for host in _hosts_of(entry, inventory)})
 
 
 def selected_vms(file: SiteFile, inventory: Inventory) -> Collection[str]:
-    """Return the refs of the VMs that the file says something about."""
+    """Return the refs of the VMs that the file selects."""
     return tuple({vm.ref: None for entry in file.vms for vm in _vms_of(entry, inventory)})
 
 
 def compare(file: SiteFile, inventory: Inventory, catalog: Catalog, now: datetime) -> Comparison:
-    """Return how this snapshot differs from the file. It needs the settings of the selected hosts."""
+    """Return how this snapshot differs from the file; it must contain the settings of the selected hosts."""
     rejections = [*file.misfits]
     hosts = _host_wishes(file, inventory, rejections)
     vms = _vm_wishes(file, inventory, rejections)
@@ -138,6 +141,7 @@ def _hosts_of(entry: HostEntry, inventory: Inventory) -> tuple[Host, ...]:
 
 
 def _host_wishes(file: SiteFile, inventory: Inventory, rejections: list[Rejection]) -> tuple[HostWish, ...]:
+    """Return the wishes for each selected host; a later entry replaces earlier ones. Add misfits to `rejections`."""
     wishes: dict[str, HostWish] = {}
     for entry in file.hosts:
         for name in entry.host or (None,):
@@ -151,12 +155,20 @@ def _host_wishes(file: SiteFile, inventory: Inventory, rejections: list[Rejectio
             gpus = _gpus_of(entry, host)
             has_gpu = has_gpu or bool(gpus)
             rejections += [
-                Rejection(host.name, f"has no GPU {address}") for address in entry.gpu if host.gpu(address) is None
+                Rejection(host.name, f"has no GPU {address}", hint="gpuops inventory shows the addresses")
+                for address in entry.gpu
+                if host.gpu(address) is None
             ]
             for gpu in gpus:
                 wish.gpus.setdefault(gpu.address, {}).update(_gpu_keys(entry))
         if entry.model is not None and not has_gpu:
-            rejections.append(Rejection("hosts", f"no selected host has a GPU that is called {entry.model}"))
+            rejections.append(
+                Rejection(
+                    "hosts",
+                    f"no selected host has a GPU of model {entry.model}",
+                    hint="gpuops inventory shows the models",
+                )
+            )
     return tuple(sorted(wishes.values(), key=lambda wish: (wish.name, wish.ref)))
 
 
@@ -176,13 +188,13 @@ def _gpu_keys(entry: HostEntry) -> dict[str, GpuWish]:
 def host_differences(wish: HostWish, host: Host, catalog: Catalog) -> Iterator[SiteDifference]:
     """Yield each setting of the host and its GPUs that is not as wished."""
     graphics = (host.settings or HostSettings()).graphics
-    present = {  # None = cannot be read
+    present_values = {  # None = cannot be read
         "default_graphics": graphics and graphics.default_type,
         "assignment": graphics and graphics.assignment_policy,
     }
     for key, setting in wish.keys.items():
-        if present[key] != setting:
-            yield SiteDifference("host", host.ref, host.name, key, present[key] or UNKNOWN, str(setting))
+        if present_values[key] != setting:
+            yield SiteDifference("host", host.ref, host.name, key, present_values[key] or UNKNOWN, str(setting))
     for address, keys in wish.gpus.items():
         gpu = host.gpu(address)
         if gpu is None:
@@ -190,7 +202,7 @@ def host_differences(wish: HostWish, host: Host, catalog: Catalog) -> Iterator[S
         for key, gpu_wish in keys.items():
             if _applies(key, gpu_wish, gpu, keys, catalog):
                 configured, in_force = gpu_state(key, gpu, host, catalog)
-                after = _after(gpu_wish.setting)
+                after = _setting_text(gpu_wish.setting)
                 if configured != after or in_force not in (None, after):
                     is_pending = configured == after
                     before = in_force if is_pending else configured
@@ -198,7 +210,7 @@ def host_differences(wish: HostWish, host: Host, catalog: Catalog) -> Iterator[S
                     yield SiteDifference("host", host.ref, host.name, key, before, after, address, pending=is_pending)
 
 
-def _after(setting: object) -> str:
+def _setting_text(setting: object) -> str:
     if isinstance(setting, SetScheduler):
         return str(setting.requested_scheduler())
     return _on_off(setting) if isinstance(setting, bool) else str(setting)
@@ -215,14 +227,14 @@ def gpu_state(key: str, gpu: PhysicalGpu, host: Host, catalog: Catalog) -> tuple
     """
     settings = host.settings or HostSettings()
     graphics = {device.address: device for device in settings.graphics.devices} if settings.graphics else {}
-    whole = {state.address: state for state in settings.passthrough or ()}
-    device, state = graphics.get(gpu.address), whole.get(gpu.address)
+    passthrough = {state.address: state for state in settings.passthrough or ()}
+    device, state = graphics.get(gpu.address), passthrough.get(gpu.address)
     match key:
         case "graphics":
             return device.graphics_type if device is not None else None, gpu.graphics_type
         case "vgpu_mode":
-            waits = settings.sets_modes and pending_sizes(host, settings, [gpu.address])
-            return device.vgpu_mode if device is not None else None, gpu.vgpu_mode if waits else None
+            waits_for_reboot = settings.sets_modes and sizes_due(host, settings, [gpu.address])
+            return device.vgpu_mode if device is not None else None, gpu.vgpu_mode if waits_for_reboot else None
         case "mig":
             smi = next((smi for smi in settings.mig or () if smi.address == gpu.address and not smi.unread), None)
             if smi is not None and smi.pending is not None and smi.current is not None:
@@ -241,10 +253,11 @@ def gpu_state(key: str, gpu: PhysicalGpu, host: Host, catalog: Catalog) -> tuple
 
 
 def _applies(key: str, wish: GpuWish, gpu: PhysicalGpu, wishes: Mapping[str, GpuWish], catalog: Catalog) -> bool:
-    """Return whether the key means something for this GPU, by its state and by what else is wished for it.
+    """Return whether the GPU has this setting, by its state and by the other wishes for it.
 
-    A GPU that is or will be given to VMs whole has no graphics type, vGPU mode, MIG mode and scheduler, and one in MIG
-    mode no vGPU mode and scheduler. An entry that names the GPU means it all the same, and the plan then refuses it.
+    A GPU that is or will be in DirectPath I/O has no graphics type, vGPU mode, MIG mode and scheduler; a GPU in MIG
+    mode has no vGPU mode and scheduler. An entry that names the GPU by its address applies in any case, so that the
+    plan refuses it with the reason.
     """
     if key in ("passthrough", "label"):
         return True
@@ -253,9 +266,9 @@ def _applies(key: str, wish: GpuWish, gpu: PhysicalGpu, wishes: Mapping[str, Gpu
         states.append(("mig", gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE))
     for other_key, is_on in states:
         other = wishes.get(other_key)
-        # `mig: true` for all hosts means nothing for a GPU that has no MIG mode
+        # `mig: true` for all hosts does not apply to a GPU that has no MIG mode
         if other is not None and _applies(other_key, other, gpu, wishes, catalog):
-            # also if the file switches it off: until then the key means nothing
+            # also if the file switches it off: the key applies only after that
             if other.setting is True or is_on:
                 return False
         elif is_on:
@@ -284,13 +297,18 @@ def _is_selected(vm: Vm, entry: VmEntry, name: str | None) -> bool:
 
 
 def _vm_wishes(file: SiteFile, inventory: Inventory, rejections: list[Rejection]) -> tuple[VmWish, ...]:
+    """Return the wishes for each selected VM; a later entry replaces earlier ones. Add misfits to `rejections`."""
     wishes: dict[str, VmWish] = {}
     for entry in file.vms:
         for name in entry.vm or (None,):
             vms = [vm for vm in inventory.vms.values() if _is_selected(vm, entry, name)]
             if not vms:
                 names = [part for part in (name, entry.folder, *entry.tag) if part]
-                rejections.append(Rejection("vms", f"no VM is selected by {', '.join(names)}"))
+                rejections.append(
+                    Rejection(
+                        "vms", f"no VM is selected by {', '.join(names)}", hint="gpuops inventory --vms shows names"
+                    )
+                )
             for vm in vms:
                 wish = wishes.setdefault(vm.ref, VmWish(vm.ref, vm.name))
                 wish.devices = entry.devices or wish.devices
@@ -307,20 +325,21 @@ def vm_differences(
         request = device_request(wish.devices, vm, inventory, catalog)
         if request is not None:
             before = UNKNOWN if vm.devices is None else gpu_names(vm)
-            yield SiteDifference("vm", vm.ref, vm.name, "devices", before, in_words(wish.devices))
+            yield SiteDifference("vm", vm.ref, vm.name, "devices", before, device_words(wish.devices))
         elif wish.devices.numa is NumaPolicy.REQUIRED and not wish.devices.absent:
             plan = attach_request(wish.devices, vm, None).plan(inventory, catalog, now)
             if plan.steps or not plan.feasible:  # no steps: the VM is bound to the node
                 yield SiteDifference("vm", vm.ref, vm.name, "numa", "not bound to the node of its GPU", "required")
-    if wish.drs is not None and (present := inventory.drs_of(vm)) is not wish.drs:
-        yield SiteDifference("vm", vm.ref, vm.name, "drs", present or UNKNOWN, wish.drs)
+    if wish.drs is not None and (present_drs := inventory.drs_of(vm)) is not wish.drs:
+        yield SiteDifference("vm", vm.ref, vm.name, "drs", present_drs or UNKNOWN, wish.drs)
     for name, mark in wish.marks.items():
-        value, wished = vm.attributes.get(name, ""), mark.value or ""
-        if value != wished:
-            yield SiteDifference("vm", vm.ref, vm.name, "marks", value or "none", wished or "none", mark=name)
+        present_value, wished_value = vm.attributes.get(name, ""), mark.value or ""
+        if present_value != wished_value:
+            before, after = present_value or "none", wished_value or "none"
+            yield SiteDifference("vm", vm.ref, vm.name, "marks", before, after, mark=name)
 
 
-def in_words(devices: DeviceWish) -> str:
+def device_words(devices: DeviceWish) -> str:
     """Return the devices as messages show them: `2 x grid_a100-3-20c`."""
     if devices.absent:
         return "none"
@@ -340,7 +359,7 @@ def device_request(devices: DeviceWish, vm: Vm, inventory: Inventory, catalog: C
     gpus = [device for device in vm.devices if is_gpu(device)]
     if devices.absent:
         return Detach(f"moid:{vm.ref}", all=True, power=devices.power) if gpus else None
-    present_devices = list(_present(devices, vm, inventory, catalog))
+    present_devices = list(_present_devices(devices, vm, inventory, catalog))
     other_gpus = [device for device in gpus if device not in present_devices]
     # without a number in the file: as many as the VM has, at least one
     count = len(devices.device) or devices.count or max(1, len(present_devices))
@@ -357,11 +376,11 @@ def device_request(devices: DeviceWish, vm: Vm, inventory: Inventory, catalog: C
     is_replaced = devices.others == "replace" and bool(other_gpus)
     if len(present_devices) < count:
         return attach_request(devices, vm, option_of(other_gpus[0]) if is_replaced else None)
-    return _without(other_gpus[0], vm, devices) if is_replaced else None
+    return _detach_request(other_gpus[0], vm, devices) if is_replaced else None
 
 
-def _present(devices: DeviceWish, vm: Vm, inventory: Inventory, catalog: Catalog) -> Iterator[GpuDevice]:
-    """Yield the devices of the VM that are wished."""
+def _present_devices(devices: DeviceWish, vm: Vm, inventory: Inventory, catalog: Catalog) -> Iterator[GpuDevice]:
+    """Yield the devices of the VM that the wish has."""
     types = {pci_type(text) for text in devices.device_type}
     profile = devices.profile
     if profile is not None:
@@ -396,9 +415,10 @@ def attach_request(devices: DeviceWish, vm: Vm, replaced: str | None) -> Attach:
     )
 
 
-def _without(other: GpuDevice, vm: Vm, devices: DeviceWish) -> Detach:
-    option = option_of(other)
-    match other:
+def _detach_request(device: GpuDevice, vm: Vm, devices: DeviceWish) -> Detach:
+    """Return the detach command for this device of the VM."""
+    option = option_of(device)
+    match device:
         case VgpuDevice():
             return Detach(f"moid:{vm.ref}", profile=option, power=devices.power)
         case DirectPathDevice():

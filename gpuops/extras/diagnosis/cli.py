@@ -115,7 +115,7 @@ def correct(
         Component, typer.Argument(metavar="COMPONENT", help="The component that was at fault, or none.")
     ],
 ) -> None:
-    """Correct a diagnosis: set the component that was at fault; the next model learns from it. Reads no vCenter.
+    """Store which component was at fault instead of the first suspect; the next model learns it. Reads no vCenter.
 
     \b
     Example:

@@ -61,8 +61,10 @@ def alarms_right(scores: Rows, at_fault: Sequence[Collection[Component]]) -> flo
 
 def false_alarms(scores: Rows, at_fault: Sequence[Collection[Component]]) -> float:
     """Return the share of the cases without a fault whose most probable component is a fault, 0 to 1."""
-    first = [COMPONENTS[int(row.argmax())] for row, faults in zip(scores, at_fault, strict=True) if not faults]
-    return sum(component is not Component.NONE for component in first) / max(1, len(first))
+    most_probable_ones = [
+        COMPONENTS[int(row.argmax())] for row, faults in zip(scores, at_fault, strict=True) if not faults
+    ]
+    return sum(component is not Component.NONE for component in most_probable_ones) / max(1, len(most_probable_ones))
 
 
 Floats = NDArray[np.float64]

@@ -67,6 +67,7 @@ class _MadeCase:
     """One VM with its fault and the strength of that: 0 = the smallest that counters show, 1 = the worst."""
 
     def __init__(self, rng: np.random.Generator, fault: Component) -> None:
+        """Draw the host, the size of the VM, the VMs that share its GPU, and when the fault begins."""
         self.rng = rng
         self.fault = fault
         self.strength = float(rng.beta(1.0, 1.3))  # weak faults are somewhat more frequent

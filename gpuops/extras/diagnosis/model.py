@@ -129,6 +129,7 @@ def to_document(forest: Forest) -> dict[str, Any]:
 
 
 def _trees_document(trees: DecisionTrees) -> dict[str, Any]:
+    """Return the trees as lists, with numbers rounded as they are stored."""
     # only leaves have shares, and most shares are 0: the others are stored as (leaf, component, share)
     node, component = np.nonzero(np.where(trees.feature[:, None] < 0, trees.shares, 0) >= _LEAST_SHARE)
     return {

@@ -40,7 +40,7 @@ def create_pool(file: PoolFile, site: Site, *, apply: bool) -> PoolAnswer:
     pool = file.pool
     if pool.program is not None:
         load_program(pool.program)
-    with _command(pool.name, site, pool, apply=apply) as command:
+    with _pool_command(pool.name, site, pool, apply=apply) as command:
         servers, refused = pool_members.servers_of(file, command.inventory, catalog_of(command.inventory))
 
         def decide(book: LeaseBook) -> lending.Decision:
@@ -64,7 +64,7 @@ def read_pools(name: str | None, site: Site) -> tuple[LeaseBook, ...]:
 def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> PoolAnswer:
     """Lend shares to a client, and set it up. Raises UsageError, StateDamaged, NotConnected."""
     id = secrets.token_hex(4)
-    with _command(name, site, apply=apply) as command:
+    with _pool_command(name, site, apply=apply) as command:
 
         def decide(book: LeaseBook) -> lending.Decision:
             if book.pool.program is not None:
@@ -83,7 +83,7 @@ def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> 
 
 def return_lease(name: str | None, client: str, site: Site, *, apply: bool) -> PoolAnswer:
     """End the lease of this client, and cut it off. Raises as `lend_gpus`."""
-    with _command(name, site, apply=apply) as command:
+    with _pool_command(name, site, apply=apply) as command:
 
         def decide(book: LeaseBook) -> lending.Decision:
             uuid = pool_members.client_uuid(client, book, command.inventory)
@@ -99,7 +99,7 @@ def reclaim_gpus(
 
     `consent` is called before a client loses something early; if it raises, nothing is changed. Raises as `lend_gpus`.
     """
-    with _command(name, site, apply=apply) as command:
+    with _pool_command(name, site, apply=apply) as command:
         old_book = pool_members.choose_pool(command.pool, command.books.read())
         guests = PoolGuests(site, command.inventory, command.books, command.with_fleet(old_book))
         healths = guests.healths() if request.server is None else ()
@@ -122,7 +122,9 @@ def reclaim_gpus(
 
 
 @contextmanager
-def _command(name: str | None, site: Site, new: LendingPool | None = None, *, apply: bool) -> Iterator[_PoolCommand]:
+def _pool_command(
+    name: str | None, site: Site, new: LendingPool | None = None, *, apply: bool
+) -> Iterator[_PoolCommand]:
     """Yield the command with a new reading of vCenter. `new`: the settings of a pool that may not exist.
 
     Raises Refused if the clocks differ: machines that share a book would otherwise end leases too early or too late.

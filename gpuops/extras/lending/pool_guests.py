@@ -112,7 +112,7 @@ class PoolGuests:
         running, healths = [], []
         for name in (server.name for server in self.book.servers if server.state is not ServerState.DEAD):
             try:
-                vm, address = self._server(name)
+                vm, address = self._running_server(name)
                 script = hook_command("health", self._program().health, SERVER_ADDRESS=address)
                 running.append(self._runner().start(vm.ref, name, script))  # all of them run at the same time
             except NotConnected:
@@ -125,18 +125,18 @@ class PoolGuests:
     def revoke_all(self, server: str) -> None:
         """Cut every client off from a server that was dead, because leases ended while its guest was not reachable.
 
-        Raises like `_run`.
+        Raises like `_run_script`.
         """
         if self.book.pool.program is not None:
-            vm, address = self._server(server)
-            self._run(vm, hook_command("revoke_all", self._program().revoke.server, SERVER_ADDRESS=address))
+            vm, address = self._running_server(server)
+            self._run_script(vm, hook_command("revoke_all", self._program().revoke.server, SERVER_ADDRESS=address))
 
     def _run_hooks(self, id: str, *, enable: bool) -> None:
         """Set up the client of this lease, or cut it off, and record the begin and the end."""
         self._write(lambda book: lending.hooks_begin(book, id, self.site.clock()))
         due = lending.to_enable(self.book) if enable else lending.to_disable(self.book, self.site.clock())
         for lease in (lease for lease in due if lease.id == id):  # none if another command has done it meanwhile
-            if self._grant(lease) if enable else self._revoke(lease):
+            if self._set_up_client(lease) if enable else self._cut_client_off(lease):
                 self._write(lambda book: lending.hooks_ended(book, id, enable, self.site.clock()))
 
     def _write(self, change: Callable[[LeaseBook], LeaseBook]) -> None:
@@ -146,8 +146,8 @@ class PoolGuests:
         ended = [lease for lease in self.book.leases if not lease.holds]
         self.book = after.with_leases(ended).with_leases(after.leases)
 
-    def _grant(self, lease: GpuLease) -> bool:
-        """Lend each share on its server, then give the client their addresses; return True, as `_revoke` if all worked.
+    def _set_up_client(self, lease: GpuLease) -> bool:
+        """Lend each share on its server, then give the client their addresses. Return True, or raise an error.
 
         Raises Refused, StepFailed, OutcomeUnknown, NotConnected.
         """
@@ -157,19 +157,19 @@ class PoolGuests:
             left_s = int((lease.ends_at - self.site.clock()).total_seconds())
             if left_s < 1:
                 raise Refused(f"{lease.wish.client}: its lease is over", hint="lend again with gpuops pool lend")
-            vm, address = self._server(share.server)
+            vm, address = self._running_server(share.server)
             script = hook_command(
                 "grant_server", program.grant.server, program.ports.first, program.ports.last, LEASE=lease.id,
                 GPU=share.gpu, MEMORY_MIB=share.memory_mib, SECONDS_LEFT=left_s, SERVER_ADDRESS=address,
                 CLIENT_ADDRESS=client_address,
             )  # fmt: skip
-            port = granted_port(self._run(vm, script), share.server)
+            port = granted_port(self._run_script(vm, script), share.server)
             endpoints.append(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
         hook, shares = program.grant.client, ",".join(endpoints)
-        self._run(client, hook_command("grant_client", hook, LEASE=lease.id, SHARES=shares))
+        self._run_script(client, hook_command("grant_client", hook, LEASE=lease.id, SHARES=shares))
         return True
 
-    def _revoke(self, lease: GpuLease) -> bool:
+    def _cut_client_off(self, lease: GpuLease) -> bool:
         """Cut the client off, and return whether every server has revoked its share.
 
         A failure in the client's guest is only a warning, because the servers end the use of the shares.
@@ -177,7 +177,7 @@ class PoolGuests:
         revoked = [self._note_failure_of(lease, partial(self._revoke_share, lease, share)) for share in lease.shares]
         try:
             client = self._running_vm(lease.wish.client_uuid, lease.wish.client)
-            self._run(client, hook_command("revoke_client", self._program().revoke.client, LEASE=lease.id))
+            self._run_script(client, hook_command("revoke_client", self._program().revoke.client, LEASE=lease.id))
         except NotConnected:
             raise
         except GpuopsError as error:
@@ -194,10 +194,10 @@ class PoolGuests:
         if server is None or (server.is_reported_dead if vm is None else vm.power is PowerState.OFF):
             return  # nothing serves the share now, and `revoke_all` runs before this server lends again
         try:
-            running, address = self._server(share.server)
+            running, address = self._running_server(share.server)
             hook = self._program().revoke.server
             script = hook_command("revoke_server", hook, LEASE=lease.id, GPU=share.gpu, SERVER_ADDRESS=address)
-            self._run(running, script)
+            self._run_script(running, script)
         except (StepFailed, OutcomeUnknown, Refused) as error:
             if server.state is not ServerState.DEAD:
                 raise
@@ -230,7 +230,7 @@ class PoolGuests:
             raise Refused(f"{name} {problem}", hint=f"power on {name}, then run the same command again")
         return vm
 
-    def _server(self, name: str) -> tuple[Vm, str]:
+    def _running_server(self, name: str) -> tuple[Vm, str]:
         """Return the running VM of a server and its address. Raises Refused."""
         server = self.book.server(name)
         vm = self._running_vm(server.uuid if server is not None else "", name)
@@ -249,7 +249,7 @@ class PoolGuests:
             )
         return address
 
-    def _run(self, vm: Vm, script: str) -> str:
+    def _run_script(self, vm: Vm, script: str) -> str:
         """Return what the script printed. Raises StepFailed, OutcomeUnknown, NotConnected, Refused.
 
         Error messages contain neither the script nor all of its output, because a hook may print secrets.

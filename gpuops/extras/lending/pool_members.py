@@ -3,7 +3,7 @@
 The book is updated with the power states of vCenter and with the results of the servers' health hooks.
 
 The health hooks run before the book is changed, while other commands may lend and return. So a lease is lost only if it
-was set up before the hooks ran (`was`), and still is.
+was set up before the hooks ran (`old_book`), and still is.
 """
 
 from __future__ import annotations
@@ -147,11 +147,11 @@ def is_lending(server: PoolServer, book: LeaseBook) -> bool:
 
 
 def servers_of_other_pools(
-    before: LeaseBook | None, after: LeaseBook, others: Iterable[LeaseBook]
+    before: LeaseBook | None, after: LeaseBook, other_pools: Iterable[LeaseBook]
 ) -> Iterator[Rejection]:
     """Yield a refusal for each server that comes into this pool while another pool has it."""
     old_uuids = {server.uuid for server in before.servers} if before is not None else set()
-    pools = {server.uuid: other.pool.name for other in others for server in other.servers}
+    pools = {server.uuid: other.pool.name for other in other_pools for server in other.servers}
     for server in after.servers:
         if server.uuid in pools and server.uuid not in old_uuids:
             hint = f"remove it from the file of pool {pools[server.uuid]}, and run gpuops pool create -f FILE with it"
@@ -251,12 +251,12 @@ class ServerHealth:
     """Whether the hook failed. If it could not be run, this is False, and `why` has the reason."""
 
 
-def after_health(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth], now: datetime) -> LeaseBook:
+def after_health(old_book: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth], now: datetime) -> LeaseBook:
     """Return the book in which the leases end that are on dead servers, or that a server no longer serves.
 
-    `was`: the book before the health hooks ran.
+    `old_book`: the book before the health hooks ran.
     """
-    set_up = {lease.id for lease in was.leases if _is_set_up(lease)}
+    set_up = {lease.id for lease in old_book.leases if _is_set_up(lease)}
     for health in healths:
         if health.is_dead and (server := book.server(health.server)) is not None:
             book = lending.server_died(book, server, now, f"cannot serve: {health.why}")
@@ -276,12 +276,12 @@ def _is_set_up(lease: GpuLease) -> bool:
     return lease.state is LeaseState.LENT and lease.enabled is True
 
 
-def health_warnings(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth]) -> Iterator[str]:
+def health_warnings(old_book: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth]) -> Iterator[str]:
     """Yield a warning for each server of unknown health, and for each lease that uses a GPU more than it may.
 
-    Leases are those of both books: `was` before and `book` after the command.
+    Leases are those of both books: `old_book` before and `book` after the command.
     """
-    leases = {lease.id: lease for lease in (*book.open_leases, *was.open_leases)}
+    leases = {lease.id: lease for lease in (*book.open_leases, *old_book.open_leases)}
     shares = ((lease.id, share) for lease in leases.values() for share in lease.shares)
     sizes_mib = {(id, share.server, share.gpu): share.memory_mib for id, share in shares}
     for health in healths:

@@ -18,13 +18,13 @@ def mcp(
     context: typer.Context,
     common: CommonOptions,
     policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The rotation policy that tools about nights read.")
+        Path | None, typer.Option(metavar="FILE", help="The rotation policy that tools for nights use.")
     ] = None,
 ) -> None:
     """Let an AI assistant read this vCenter and plan on it, by the Model Context Protocol. Changes nothing.
 
     The assistant's program starts this command and talks to it over stdin and stdout. Each tool returns the document of
-    a command of gpuops; a plan is applied by an admin alone. gpuops help python.
+    a command of gpuops; only an admin can apply a plan. See gpuops help python.
 
     \b
     Examples:
@@ -33,9 +33,15 @@ def mcp(
     """
     _require_sdk()
     if common.password_stdin:
-        raise UsageError("gpuops mcp speaks its protocol on stdin", hint="use --password-file FILE")
+        raise UsageError(
+            "gpuops mcp does not work with --password-stdin: it uses stdin for its protocol",
+            hint="use --password-file FILE",
+        )
     if common.format is not OutputFormat.TEXT:
-        raise UsageError("gpuops mcp speaks its protocol on stdout", hint="remove --output: tools return JSON")
+        raise UsageError(
+            "gpuops mcp does not work with --output: it uses stdout for its protocol",
+            hint="remove --output: tools always return JSON",
+        )
     if policy is not None:
         from gpuops.config.policy import load_policy
 
@@ -43,7 +49,7 @@ def mcp(
 
     import anyio
 
-    from gpuops.extras.mcp.mcp_server import VerbServer, connection_words, tool_commands
+    from gpuops.extras.mcp.mcp_server import ToolServer, connection_words, tool_commands
 
     root = context.find_root().command
     connection = {
@@ -51,7 +57,7 @@ def mcp(
         for parameter in root.params
         if getattr(parameter, "rich_help_panel", None) == CONNECTION
     }
-    anyio.run(VerbServer(tool_commands(root), connection_words(connection), policy).serve)
+    anyio.run(ToolServer(tool_commands(root), connection_words(connection), policy).serve)
 
 
 def _require_sdk() -> None:
@@ -61,4 +67,4 @@ def _require_sdk() -> None:
     if find_spec("mcp") is None:
         from gpuops.distribution import install_extra
 
-        raise UsageError("gpuops mcp needs mcp, and it is not installed", hint=install_extra("mcp"))
+        raise UsageError("gpuops mcp needs the Python package mcp, and it is not installed", hint=install_extra("mcp"))

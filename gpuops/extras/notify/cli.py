@@ -1,4 +1,4 @@
-"""`gpuops notify`: tests notices of nights and changes, and sends those that no receiver has accepted yet."""
+"""`gpuops notify`: tests the receivers of notices, and sends the notices that a receiver has not accepted yet."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions
 from gpuops.console.spread import spread
 
-notify = VerbTable("notify", "Test where notices of nights and changes go, and send those that wait.")
+notify = VerbTable("notify", "Test the receivers of notices of nights and changes, and send waiting notices.")
 
 
 @notify.command()
 @spread
 def test(common: CommonOptions) -> None:
-    """Send a test notice to each receiver of the target, and show which accepted it. Asks no vCenter.
+    """Send a test notice to each receiver of the target, and show which accepted it. Reads no vCenter.
 
     Exit code 5 if no receiver accepted it, 4 if one did not.
 
@@ -33,10 +33,10 @@ def test(common: CommonOptions) -> None:
 @notify.command()
 @spread
 def flush(common: CommonOptions) -> None:
-    """Send the waiting notices of the target, and notices of runs whose process has died. Asks no vCenter.
+    """Send the waiting notices of the target, and notices of runs whose process has died. Reads no vCenter.
 
-    Use it in a unit of systemd that `OnFailure=` of the nights' units starts: it also reports a unit that failed before
-    its run. Exit codes as for `gpuops notify test`.
+    Use it in a systemd unit that `OnFailure=` of the units of nights starts: it also reports a unit that failed before
+    its run began. Exit codes: see `gpuops notify test`.
 
     \b
     Example:

@@ -1,8 +1,7 @@
-"""The outbox: notices that are to be sent, who accepted them, and the runs that have not ended.
+"""The outbox: notices to send, the receivers that accepted them, and the runs that have not ended.
 
-It is `notices.db` of the state directory.
-
-It is not part of the journal: a night must not depend on it, and it must work while vCenter cannot be reached.
+It is the file `notices.db` in the state directory, and not part of the journal: a night must not depend on it, and it
+must work while vCenter cannot be reached.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from typing import Final
 from gpuops.errors import StateDamaged
 from gpuops.execute.state.lock import notices_of_run_lock, receiver_lock
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
-from gpuops.extras.notify.view import ToldRun
+from gpuops.extras.notify.view import ReportedRun
 from gpuops.model.notice import NoticeText
 
 FILE_NAME: Final = "notices.db"
 KEPT: Final = timedelta(days=30)
-"""How long a notice is kept, and sent again as long as no receiver accepts it."""
+"""How long a notice is stored, and sent again to receivers that have not accepted it."""
 _WAIT_S: Final = 10.0
 _TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS notices (
@@ -42,12 +41,12 @@ _TABLES: Final = (
 class BegunRun:
     """A run that is entered in the outbox. The kernel drops its lock when its process ends, however it ends."""
 
-    run: ToldRun
+    run: ReportedRun
     began: datetime
     descriptor: int | None
     """The lock of a run of this process; None after its release."""
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the lock: from now on the run counts as one whose process has ended."""
         if self.descriptor is not None:
             os.close(self.descriptor)
@@ -60,8 +59,8 @@ class Outbox:
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
 
-    def begin(self, run: ToldRun, began: datetime) -> BegunRun:
-        """Enter a run."""
+    def begin(self, run: ReportedRun, began: datetime) -> BegunRun:
+        """Enter a run, and hold its lock until `end`, `release` or the end of the process."""
         with self._writing() as connection:
             descriptor = self._lock(notices_of_run_lock(self.state_dir, run.id))
             begun = BegunRun(run, began, descriptor)
@@ -75,14 +74,14 @@ class Outbox:
             if notice is not None:
                 _put(connection, vcenter, notice, at, to)
             connection.execute("DELETE FROM runs WHERE id = ?", (begun.run.id,))
-        begun.let_go()
+        begun.release()
         with suppress(OSError):
             notices_of_run_lock(self.state_dir, begun.run.id).unlink(missing_ok=True)
 
     def find_dead_runs(self, vcenter: str) -> tuple[BegunRun, ...]:
         """Return the runs of this target that are still entered although their process has ended: they died.
 
-        Each is returned with its lock, which is held until `end` or `let_go`.
+        Each is returned with its lock, which is held until `end` or `release`.
         """
         with self._reading() as connection:
             rows = connection.execute("SELECT id, command, began FROM runs WHERE vcenter = ?", (vcenter,)).fetchall()
@@ -91,11 +90,11 @@ class Outbox:
             descriptor = self._lock(notices_of_run_lock(self.state_dir, run_id))
             if descriptor is None:  # the process of the run holds its lock: it is alive
                 continue
-            begun = BegunRun(ToldRun(run_id, vcenter, command), datetime.fromisoformat(began), descriptor)
+            begun = BegunRun(ReportedRun(run_id, vcenter, command), datetime.fromisoformat(began), descriptor)
             if self._is_entered(run_id):
                 dead_runs.append(begun)
-            else:  # it ended in good order after `rows` was read; `_lock` has created its lock file again
-                begun.let_go()
+            else:  # it ended normally after `rows` was read; `_lock` has created its lock file again
+                begun.release()
                 notices_of_run_lock(self.state_dir, run_id).unlink(missing_ok=True)
         return tuple(dead_runs)
 
@@ -104,7 +103,7 @@ class Outbox:
             return connection.execute("SELECT 1 FROM runs WHERE id = ?", (run,)).fetchone() is not None
 
     def put(self, vcenter: str, notice: NoticeText, at: datetime, to: Iterable[str]) -> None:
-        """Add a notice for these receivers, unless the outbox has it already."""
+        """Add a notice for the receivers `to`, unless the outbox has it already."""
         with self._writing() as connection:
             _put(connection, vcenter, notice, at, to)
 
@@ -139,8 +138,8 @@ class Outbox:
             ).fetchall()
         return tuple(receiver for (receiver,) in rows)
 
-    def forget(self, vcenter: str, receivers: Sequence[str], at: datetime) -> None:
-        """Delete notices older than `KEPT`, and deliveries that wait for receivers that are not configured any more."""
+    def remove_old(self, vcenter: str, receivers: Sequence[str], at: datetime) -> None:
+        """Delete notices older than `KEPT`, and waiting deliveries to receivers that are no longer configured."""
         with self._writing() as connection:
             connection.execute("DELETE FROM notices WHERE at < ?", ((at - KEPT).isoformat(),))
             connection.execute("DELETE FROM deliveries WHERE key NOT IN (SELECT key FROM notices)")
@@ -154,7 +153,7 @@ class Outbox:
 
     @contextmanager
     def sending_to(self, receiver_id: str) -> Iterator[bool]:
-        """Yield whether only this process on this machine sends to that receiver during the block."""
+        """Hold the receiver's lock during the block; yield False if another process of this machine holds it."""
         descriptor = self._lock(receiver_lock(self.state_dir, receiver_id))
         try:
             yield descriptor is not None
@@ -227,5 +226,5 @@ def _put(connection: sqlite3.Connection, vcenter: str, notice: NoticeText, at: d
 def _unusable(path: Path, error: Exception) -> StateDamaged:
     return StateDamaged(
         f"the outbox of notices {path} cannot be used: {getattr(error, 'strerror', None) or error}",
-        hint="move it aside; it holds only notices that were not sent yet",
+        hint=f"move {path} to another directory: it contains only notices of the last {KEPT.days} days",
     )

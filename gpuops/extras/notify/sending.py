@@ -1,4 +1,7 @@
-"""Sends what waits in the outbox with apprise, to all receivers at once and within a bounded time; and a test."""
+"""Sends notices with apprise to all receivers in parallel and within a bounded time.
+
+Third-party code runs in a separate process for each receiver (`main`), which is killed after the time limit.
+"""
 
 from __future__ import annotations
 
@@ -36,28 +39,28 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = 6.0
 READ_S: Final = 8.0
-"""Seconds to connect, and to wait for data, at most; the shorter timeout of the URL counts."""
+"""The longest time to connect, and to wait for data, unless the URL has a shorter timeout."""
 MEMORY_BYTES: Final = 1 << 30
-"""Address space limit of the process. apprise itself needs 250 MB; more means a reply too large for a notice."""
+"""The address space of a sending process. apprise itself needs 250 MB; a larger reply of a server is an error."""
 _APP: Final = "gpuops"
 
 
 @dataclass(frozen=True, slots=True)
-class MailParts:
-    """The addresses that accepted a mail before (`has`), and a function that notes one more."""
+class MailProgress:
+    """Tells which mail addresses accepted a notice already, and notes a further one."""
 
-    has: Callable[[str], bool]
-    note: Callable[[str], None]
-
-
-NO_MAIL_ACCEPTED: Final = MailParts(lambda address: False, lambda address: None)
+    has_accepted: Callable[[str], bool]
+    note_acceptance: Callable[[str], None]
 
 
-def deliver(url: str, notice: NoticeText, parts: MailParts = NO_MAIL_ACCEPTED) -> str:
+NO_MAIL_ACCEPTED: Final = MailProgress(lambda address: False, lambda address: None)
+
+
+def deliver(url: str, notice: NoticeText, mails: MailProgress = NO_MAIL_ACCEPTED) -> str:
     """Send a notice to the receiver with this URL. Return why the receiver did not accept it; '' = it did.
 
     The reason repeats no part of the URL, which may contain a password. Redirects are not followed: a notice goes only
-    to the address that the admin wrote. `parts`: the mail addresses that accepted the notice in an earlier attempt.
+    to the address that the admin wrote. `mails`: which addresses of a mail receiver accepted it in an earlier attempt.
     """
     from apprise import Apprise, AppriseAsset, NotifyFormat, PersistentStoreMode
 
@@ -65,12 +68,12 @@ def deliver(url: str, notice: NoticeText, parts: MailParts = NO_MAIL_ACCEPTED) -
     try:
         plugin: Any = Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
         if plugin is None:
-            return "apprise knows no receiver with this type of URL"
+            return "apprise does not support this type of URL"
         plugin.redirects = False  # also where the URL asks for them
         plugin.socket_connect_timeout = min(plugin.socket_connect_timeout, CONNECT_S)
         plugin.socket_read_timeout = min(plugin.socket_read_timeout, READ_S)
         if _is_mail(plugin):
-            return _send_mails(plugin, notice, parts)
+            return _send_mails(plugin, notice, mails)
         if isinstance(getattr(plugin, "headers", None), dict):
             plugin.headers["Idempotency-Key"] = notice.key
         sender = Apprise(asset=asset)
@@ -87,7 +90,7 @@ def _is_mail(plugin: Any) -> bool:
     return isinstance(plugin, NotifyEmail)
 
 
-def _send_mails(plugin: NotifyEmail, notice: NoticeText, parts: MailParts) -> str:
+def _send_mails(plugin: NotifyEmail, notice: NoticeText, mail_progress: MailProgress) -> str:
     """Send the mails of a notice; return why a mail was not accepted, or '' if all were.
 
     The plugin's own `send` is not used, because it gives a mail a new Message-ID in each attempt.
@@ -112,7 +115,7 @@ def _send_mails(plugin: NotifyEmail, notice: NoticeText, parts: MailParts) -> st
         pgp_mode=plugin.pgp_mode,
         tzinfo=plugin.tzinfo,
     )
-    refused = False
+    is_refused = False
     try:
         with AppriseSMTPController(
             host=plugin.smtp_host,
@@ -124,19 +127,19 @@ def _send_mails(plugin: NotifyEmail, notice: NoticeText, parts: MailParts) -> st
             socket_connect_timeout=plugin.socket_connect_timeout,
         ) as server:
             for mail in mails:
-                if parts.has(mail.recipient):  # accepted in an earlier attempt
+                if mail_progress.has_accepted(mail.recipient):  # in an earlier attempt
                     continue
-                if server.sendmail(plugin.from_addr[1], mail.to_addrs, _with_id(mail.body, notice.key)):
-                    parts.note(mail.recipient)
+                if server.sendmail(plugin.from_addr[1], mail.to_addrs, _with_message_id(mail.body, notice.key)):
+                    mail_progress.note_acceptance(mail.recipient)
                 else:
-                    refused = True
+                    is_refused = True
     except (OSError, smtplib.SMTPException) as error:
-        return f"the mail server did not take it: {type(error).__name__}"
-    return "the mail server refused it" if refused else ""
+        return f"the mail server did not accept it: {type(error).__name__}"
+    return "the mail server refused it" if is_refused else ""
 
 
-def _with_id(text: str, key: str) -> str:
-    """Return the mail with a Message-ID that is the same for each attempt."""
+def _with_message_id(text: str, key: str) -> str:
+    """Return the mail with a Message-ID that is the same in each attempt, so that mail programs show it once."""
     mail: Message = email.message_from_string(text)
     host = re.sub(r"[^A-Za-z0-9.-]", "", str(mail.get("Message-ID", "")).rpartition("@")[2]) or _APP
     del mail["Message-ID"]
@@ -145,27 +148,27 @@ def _with_id(text: str, key: str) -> str:
 
 
 def deliver_ordered(order: dict[str, Any], answer: Callable[[dict[str, str]], None]) -> None:
-    """Deliver the notices of an order in turn; stop at the first one that is not accepted.
+    """Deliver the notices of an order one after the other; stop at the first one that is not accepted.
 
     `order` holds `url` and `notices`: each has key, subject, body and `has`, the digests of the mail addresses that
     accepted it before. `answer` is called with key and address digest for each mail accepted, and then with key and
     trouble for the notice ('' = accepted).
     """
     for ordered_notice in order["notices"]:
-        notice, accepted_digests = (
-            NoticeText(ordered_notice["key"], ordered_notice["subject"], ordered_notice["body"]),
-            frozenset(ordered_notice["has"]),
-        )
-
-        trouble = deliver(order["url"], notice, _mail_parts(notice.key, accepted_digests, answer))
+        notice = NoticeText(ordered_notice["key"], ordered_notice["subject"], ordered_notice["body"])
+        mails = _mail_progress(notice.key, frozenset(ordered_notice["has"]), answer)
+        trouble = deliver(order["url"], notice, mails)
         answer({"key": notice.key, "trouble": trouble})
-        if trouble:  # the rest stays in the outbox for the next run
+        if trouble:  # this notice and the following ones stay in the outbox for the next run
             return
 
 
-def _mail_parts(key: str, has: frozenset[str], answer: Callable[[dict[str, str]], None]) -> MailParts:
-    return MailParts(
-        lambda address: digest(address) in has, lambda address: answer({"key": key, "address": digest(address)})
+def _mail_progress(
+    key: str, accepted_digests: frozenset[str], answer: Callable[[dict[str, str]], None]
+) -> MailProgress:
+    return MailProgress(
+        lambda address: digest(address) in accepted_digests,
+        lambda address: answer({"key": key, "address": digest(address)}),
     )
 
 
@@ -194,9 +197,10 @@ if __name__ == "__main__":
 
 
 LIMIT_S: Final = 20.0
-"""The limit for sending, however many receivers hang."""
+"""The time limit for sending to all receivers: they are sent to in parallel."""
 NO_ANSWER: Final = f"no answer within {LIMIT_S:.0f} s"
 _PROGRAM: Final = "gpuops.extras.notify.sending"
+"""The module that the sending process runs: this one."""
 
 
 @dataclass(slots=True)
@@ -204,8 +208,8 @@ class Receiver:
     """One receiver, and the outcome of sending to it. `trouble` empty = it accepted every notice."""
 
     entry: str
-    called: str
-    """Its scheme and host, for people."""
+    shown_name: str
+    """Its scheme and host, for messages: its URL may contain a password."""
     url: Secret | None
     trouble: str = NO_ANSWER
     accepted: int = 0
@@ -217,11 +221,11 @@ class Receiver:
 
     @property
     def receipt(self) -> Receipt:
-        return Receipt(self.called, self.accepted, self.trouble)
+        return Receipt(self.shown_name, self.accepted, self.trouble)
 
     @property
     def address_prefix(self) -> str:
-        """Return the prefix of this receiver's mail address rows in the outbox; the address digest follows."""
+        """Return the begin of the outbox rows for mail addresses of this receiver; an address digest follows."""
         return f"{self.entry}#"
 
 
@@ -241,22 +245,24 @@ def receivers_of(way: NoticeWay) -> tuple[Receiver, ...]:
 
 
 def send_waiting(way: NoticeWay, outbox: Outbox) -> tuple[Receipt, ...]:
-    """Send the waiting notices; each receiver's trouble is in its receipt.
+    """Send the waiting notices, and return the receipt of each receiver, which has its error if there is one.
 
     Raises StateDamaged, and UsageError without apprise.
     """
-    outbox.forget(way.settings.vcenter, way.settings.entries, way.clock())
+    outbox.remove_old(way.settings.vcenter, way.settings.entries, way.clock())
     if not outbox.waiting(way.settings.vcenter):
         return ()
     receivers = receivers_of(way)
-    _run_in_parallel([partial(_all_to, receiver, way, outbox) for receiver in receivers if receiver.url is not None])
+    _run_in_parallel(
+        [partial(_send_waiting_to, receiver, way, outbox) for receiver in receivers if receiver.url is not None]
+    )
     return tuple(receiver.receipt for receiver in receivers)
 
 
 def send_once(way: NoticeWay, notice: NoticeText) -> tuple[Receipt, ...]:
     """Send this notice to each receiver, without the outbox. Raises UsageError without apprise."""
     receivers = receivers_of(way)
-    _run_in_parallel([partial(_one_to, receiver, notice) for receiver in receivers if receiver.url is not None])
+    _run_in_parallel([partial(_send_one_to, receiver, notice) for receiver in receivers if receiver.url is not None])
     return tuple(receiver.receipt for receiver in receivers)
 
 
@@ -275,11 +281,11 @@ def deliver_all(url: Secret, notices: Sequence[Mapping[str, Any]], limit_s: floa
         assert process.stdin is not None and process.stdout is not None, "both are pipes"
         is_late = Event()
 
-        def end() -> None:
+        def kill_late_process() -> None:
             is_late.set()
             process.kill()
 
-        timer = Timer(limit_s, end)
+        timer = Timer(limit_s, kill_late_process)
         timer.daemon = True
         timer.start()
         try:
@@ -288,7 +294,7 @@ def deliver_all(url: Secret, notices: Sequence[Mapping[str, Any]], limit_s: floa
             for line in process.stdout:
                 yield parse_json(line)
             if process.wait() != 0 and not is_late.is_set():
-                yield {"key": "", "trouble": f"the process that sends to it ended with exit code {process.returncode}"}
+                yield {"key": "", "trouble": f"the sending process ended with exit code {process.returncode}"}
         finally:
             timer.cancel()
             process.kill()
@@ -303,16 +309,17 @@ def _run_in_parallel(tasks: list[Callable[[], None]]) -> None:
         thread.join()
 
 
-def _one_to(receiver: Receiver, notice: NoticeText) -> None:
+def _send_one_to(receiver: Receiver, notice: NoticeText) -> None:
+    """Send a notice to this receiver, without the outbox."""
     _send(receiver, [(notice, ())], lambda key, row: None)
 
 
-def _all_to(receiver: Receiver, way: NoticeWay, outbox: Outbox) -> None:
-    """Send all waiting notices to this receiver in turn; stop at the first one that it does not accept."""
+def _send_waiting_to(receiver: Receiver, way: NoticeWay, outbox: Outbox) -> None:
+    """Send the waiting notices to this receiver one by one; stop at the first one that it does not accept."""
     try:
-        with outbox.sending_to(receiver.id) as alone:
-            if not alone:
-                receiver.trouble = "another gpuops is sending to it"
+        with outbox.sending_to(receiver.id) as has_lock:
+            if not has_lock:
+                receiver.trouble = "another gpuops process is sending to it now"
                 return
             waiting = outbox.waiting(way.settings.vcenter, receiver.entry)
             prefix = receiver.address_prefix

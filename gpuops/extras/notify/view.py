@@ -23,17 +23,17 @@ from gpuops.report.run_progress import changed_vms, changed_vms_line
 from gpuops.report.step_changes import title
 
 NAMED_AT_MOST: Final = 20
-_LONGEST: Final = 300
-_BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
-_ALARMING: Final = frozenset({4, 7})
+_LONGEST_LINE: Final = 300
+_BAD_VERDICTS: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
+_ALARMING_CODES: Final = frozenset({4, 7})
 """Exit codes that cause a notice even if a refusal is due to the time of day."""
 _DAY: Final = "%Y-%m-%d"
-_OF_FILES: Final = (PolicyError, TargetError)
-"""Errors in a file that a run at night uses."""
+_FILE_ERRORS: Final = (PolicyError, TargetError)
+"""Errors in a file that a night uses: the admin must learn of them, unlike of a command that was typed wrongly."""
 
 
 @dataclass(frozen=True, slots=True)
-class ToldRun:
+class ReportedRun:
     """The run that a notice is about."""
 
     id: str
@@ -43,56 +43,56 @@ class ToldRun:
     """As it is typed after `gpuops`: `rotate night`."""
 
 
-def notice_of_report(report: Report[Any] | ChangeReport, run: ToldRun, at: datetime) -> Notice | None:
+def notice_of_report(report: Report[Any] | ChangeReport, run: ReportedRun, at: datetime) -> Notice | None:
     """Return the notice of a run that ended: an alarm if something failed or was refused, else what was changed.
 
-    None = nothing was changed, or only the time of day was refused: cron starts nights outside their window too. The
-    key of an alarm holds the day and the names, so the same names are reported once a day, however often a return tries
-    again.
+    None = nothing was changed, or the run was refused only because of the time of day: cron starts nights outside their
+    window too. The key of an alarm contains the day and the names, so the same names are reported once a day, however
+    often a return tries again.
     """
     kind = _kind(report, run.command)
     code = report.exit_code
-    if code in _ALARMING or (code and not _is_by_the_hour(report)):
-        names = tuple(dict.fromkeys(_troubles(report)))
+    if code in _ALARMING_CODES or (code and not _is_refused_by_time(report)):
+        troubles = tuple(dict.fromkeys(_troubles(report)))
         # the key of the notice is made from these
-        about = (run.command, str(code), f"{at:{_DAY}}", *sorted({subject for subject, _ in names}))
-        lines = tuple(f"{subject}: {reason}" if reason else subject for subject, reason in names)
-        headline = f"{run.command}: {_closing(report)} (exit code {code})"
-        return Notice(NoticeKind.ALARM, run.vcenter, about, at, headline, lines, _next(report, run))
+        about = (run.command, str(code), f"{at:{_DAY}}", *sorted({subject for subject, _ in troubles}))
+        lines = tuple(f"{subject}: {reason}" if reason else subject for subject, reason in troubles)
+        headline = f"{run.command}: {_summary(report)} (exit code {code})"
+        return Notice(NoticeKind.ALARM, run.vcenter, about, at, headline, lines, _next_command(report, run))
     if code or not report.changed:
         return None
-    headline = f"{run.command}: {_closing(report)}"
-    named = tuple(changed_vms(report)) if isinstance(report, Report) else ()
-    return Notice(kind, run.vcenter, (run.command, run.id), at, headline, named, _status(run))
+    headline = f"{run.command}: {_summary(report)}"
+    named = tuple(deeds_named(report)) if isinstance(report, Report) else ()
+    return Notice(kind, run.vcenter, (run.command, run.id), at, headline, named, _status_command(run))
 
 
-def notice_of_error(error: Exception, run: ToldRun, at: datetime) -> Notice | None:
+def notice_of_error(error: Exception, run: ReportedRun, at: datetime) -> Notice | None:
     """Return the notice of a run that ended in an error.
 
     Return None if another run is active, because that run sends its own notices, or if the command was typed wrongly.
     """
-    if isinstance(error, Locked) or (isinstance(error, UsageError) and not isinstance(error, _OF_FILES)):
+    if isinstance(error, Locked) or (isinstance(error, UsageError) and not isinstance(error, _FILE_ERRORS)):
         return None
     code = error.exit_code if isinstance(error, GpuopsError) else GpuopsError.exit_code
     message = error.message if isinstance(error, GpuopsError) else f"internal error: {type(error).__name__}"
     next_move = error.hint if isinstance(error, GpuopsError) else ""
     about = (run.command, str(code), f"{at:{_DAY}}")  # in the key: the same failure is reported once a day
     headline = f"{run.command} ended with exit code {code}"
-    return Notice(NoticeKind.ALARM, run.vcenter, about, at, headline, (message,), next_move or _status(run))
+    return Notice(NoticeKind.ALARM, run.vcenter, about, at, headline, (message,), next_move or _status_command(run))
 
 
-def notice_of_death(run: ToldRun, began: datetime, at: datetime) -> Notice:
+def notice_of_death(run: ReportedRun, began: datetime, at: datetime) -> Notice:
     """Return the notice of a run that did not end and whose process does not exist any more."""
-    headline = f"{run.command} that began at {format_zoned_minute(began)} did not end: its process is gone"
-    return Notice(NoticeKind.DIED, run.vcenter, (run.id,), at, headline, (), _after_death(run))
+    headline = f"{run.command}, begun at {format_zoned_minute(began)}, did not end: its process no longer exists"
+    return Notice(NoticeKind.DIED, run.vcenter, (run.id,), at, headline, (), _next_after_death(run))
 
 
 def notice_of_unit(vcenter: str, unit: str, invocation: str, outcome: str, at: datetime) -> Notice:
     """Return the notice of a systemd unit that failed, sent by the `OnFailure=` unit that it started."""
     headline = f"{unit} failed: {outcome}"
-    run = ToldRun(invocation, vcenter, "rotate")
+    run = ReportedRun(invocation, vcenter, "rotate")
     return Notice(
-        NoticeKind.DIED, vcenter, (unit, invocation), at, headline, (), f"journalctl -u {unit}; {_status(run)}"
+        NoticeKind.DIED, vcenter, (unit, invocation), at, headline, (), f"journalctl -u {unit}; {_status_command(run)}"
     )
 
 
@@ -103,7 +103,7 @@ def notice_of_overdue(overdue: Overdue, at: datetime) -> Notice:
 
 
 def notice_text(notice: Notice) -> NoticeText:
-    """Return the text of a notice: the headline, at most twenty of the names, the next command."""
+    """Return the text of a notice: the headline, at most `NAMED_AT_MOST` names, the next command."""
     subject = _line(f"gpuops {notice.vcenter}: {notice.kind}: {notice.headline}")
     named = [f"- {_line(name)}" for name in notice.names[:NAMED_AT_MOST]]
     if len(notice.names) > NAMED_AT_MOST:
@@ -121,7 +121,7 @@ def notice_text(notice: Notice) -> NoticeText:
 def receipts_text(receipts: Sequence[Receipt]) -> Shown:
     """Return a line for each receiver: whether it accepted the notices, or why not."""
     if not receipts:
-        return Text("no notice waits to be sent", "bold")
+        return Text("no notice is waiting to be sent", "bold")
     return tuple(
         Text("not accepted  ", "bold red").append(f"{receipt.receiver}: {receipt.trouble}")
         if receipt.trouble
@@ -156,12 +156,12 @@ class NotifyFlushDocument(NotifyTestDocument, frozen=True):
 
 def receipts_exit_code(receipts: Sequence[Receipt]) -> int:
     """Return 0 if all receivers accepted, 4 if some did not, 5 if none did."""
-    wrong = sum(1 for receipt in receipts if receipt.trouble)
-    return NotConnected.exit_code if wrong and wrong == len(receipts) else report_exit_code(partly=wrong)
+    refused = sum(1 for receipt in receipts if receipt.trouble)
+    return NotConnected.exit_code if refused and refused == len(receipts) else report_exit_code(partly=refused)
 
 
 def _line(text: str) -> str:
-    return cut_off(text, _LONGEST)
+    return cut_off(text, _LONGEST_LINE)
 
 
 def _kind(report: Report[Any] | ChangeReport, command: str) -> NoticeKind:
@@ -171,12 +171,13 @@ def _kind(report: Report[Any] | ChangeReport, command: str) -> NoticeKind:
     return NoticeKind.NIGHT if night else NoticeKind.RETURN
 
 
-def _is_by_the_hour(report: Report[Any] | ChangeReport) -> bool:
+def _is_refused_by_time(report: Report[Any] | ChangeReport) -> bool:
     """Return whether the time of day is the only reason for a refusal."""
     return bool(report.plan.rejections) and all(rejection.by_the_hour for rejection in report.plan.rejections)
 
 
-def _closing(report: Report[Any] | ChangeReport) -> str:
+def _summary(report: Report[Any] | ChangeReport) -> str:
+    """Return in a few words what the run did."""
     if isinstance(report, Report):
         return changed_vms_line(report)
     if report.outcomes:
@@ -195,11 +196,12 @@ def _troubles(report: Report[Any] | ChangeReport) -> Iterator[tuple[str, str]]:
     else:
         yield from ((rejection.subject, rejection.reason) for rejection in report.plan.rejections)
     for outcome in report.outcomes:
-        if outcome.verdict in _BAD:
+        if outcome.verdict in _BAD_VERDICTS:
             yield _subject(report, outcome), f"{outcome.verdict}: {outcome.reason}" if outcome.reason else "not done"
 
 
 def _subject(report: Report[Any] | ChangeReport, outcome: Outcome[Any]) -> str:
+    """Return the step of the outcome in words, or the name of its host."""
     step = outcome.step
     if isinstance(step, Step):
         return title(step, report.before)
@@ -208,21 +210,24 @@ def _subject(report: Report[Any] | ChangeReport, outcome: Outcome[Any]) -> str:
     return names.get(step.host) or (host.name if host is not None else str(step.host))
 
 
-def _next(report: Report[Any] | ChangeReport, run: ToldRun) -> str:
+def _next_command(report: Report[Any] | ChangeReport, run: ReportedRun) -> str:
+    """Return the next step: of the change, or the hint of the first refusal, or else the status command."""
     if isinstance(report, ChangeReport) and report.afterwards:
         return report.afterwards[0]
     unmet = report.plan.unmet if isinstance(report, Report) else ()
     refused = (*report.plan.rejections, *unmet)
-    return next((rejection.hint for rejection in refused if rejection.hint), _status(run))
+    return next((rejection.hint for rejection in refused if rejection.hint), _status_command(run))
 
 
-def _status(run: ToldRun) -> str:
+def _status_command(run: ReportedRun) -> str:
     noun = "rotate" if run.command.startswith("rotate") else "change"
     return f"gpuops {noun} status --vcenter {quote(run.vcenter)}"
 
 
-def _after_death(run: ToldRun) -> str:
+def _next_after_death(run: ReportedRun) -> str:
+    """Return the commands that show the state and finish the run."""
     if run.command == "rotate day":  # it continues an interrupted run, or starts one if the run died at its start
-        return f"{_status(run)}; gpuops rotate day --yes --vcenter {quote(run.vcenter)} brings back what is still away"
+        return_command = f"gpuops rotate day --yes --vcenter {quote(run.vcenter)}"
+        return f"{_status_command(run)}; {return_command} brings back the desktops that are still away"
     noun = "rotate" if run.command.startswith("rotate") else "change"
-    return f"{_status(run)}; gpuops {noun} resume --yes --vcenter {quote(run.vcenter)} finishes what was begun"
+    return f"{_status_command(run)}; gpuops {noun} resume --yes --vcenter {quote(run.vcenter)} finishes the run"

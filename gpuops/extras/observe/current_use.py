@@ -58,8 +58,8 @@ def current_use(site: Site, inventory: Inventory, hosts: Collection[str], vms: C
 
 def newest(series: Mapping[str, NDArray[np.int64]]) -> dict[str, int]:
     """Return the newest value of each series that has one."""
-    known = {name: numbers[numbers >= 0] for name, numbers in series.items()}  # -1 = no value
-    return {name: int(numbers[-1]) for name, numbers in known.items() if len(numbers)}
+    known_numbers = {name: numbers[numbers >= 0] for name, numbers in series.items()}  # -1 = no value
+    return {name: int(numbers[-1]) for name, numbers in known_numbers.items() if len(numbers)}
 
 
 def _no_wait() -> None:

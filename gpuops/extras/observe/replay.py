@@ -252,15 +252,15 @@ def desktop_night(
     # of the sources that the rule requires, only those that are known here
     known_rule = replace(rule, required=(rule.needed & known_sources) | {Source.COUNTERS})
     reasons: Counter[UnknownUse] = Counter()
-    for last in range(_steps_of(rule) - 1, record.steps):  # from the first step with a complete period of the rule
-        moment = record.end_of(last)
+    for last_step in range(_steps_of(rule) - 1, record.steps):  # from the first step with a complete period of the rule
+        moment = record.end_of(last_step)
         if not night.takes_at(moment):
             continue
-        use = record.use(last, known_rule, sessions(moment) if sessions is not None else None)
+        use = record.use(last_step, known_rule, sessions(moment) if sessions is not None else None)
         if use is Use.IDLE:
-            return replace(_after_suspend(record, last, night), taken_at=moment)
+            return replace(_after_suspend(record, last_step, night), taken_at=moment)
         if use is Use.UNKNOWN:
-            reasons[record.why_unknown(last, observed, known_rule)] += 1
+            reasons[record.why_unknown(last_step, observed, known_rule)] += 1
     if not reasons:
         return DesktopNight(Use.BUSY)
     return DesktopNight(Use.UNKNOWN, max(UnknownUse, key=lambda reason: reasons[reason]))  # the most frequent reason
@@ -294,18 +294,18 @@ def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNigh
     return DesktopNight(Use.IDLE, None, harvested, unseen, None, unwatched)
 
 
-def _idle_steps(record: _Record, first: int, end: int) -> int:
-    """Return for how many steps in a row the desktop was idle, from `first` on and before `end`.
+def _idle_steps(record: _Record, first_step: int, end: int) -> int:
+    """Return for how many steps in a row the desktop was idle, from `first_step` on and before `end`.
 
     A desktop that is idle for n steps is also idle for fewer, so this is a binary search: a night has over 100 steps.
     """
-    if record.use(first, record.one_step) is not Use.IDLE:
+    if record.use(first_step, record.one_step) is not Use.IDLE:
         return 0
-    low, high = 1, end - first
+    low, high = 1, end - first_step
     middle = high  # tried first: most desktops stay idle until they are due
     while low < high:
         rule = replace(record.rule, for_s=middle * int(STEP.total_seconds()))
-        if record.use(first + middle - 1, rule) is Use.IDLE:
+        if record.use(first_step + middle - 1, rule) is Use.IDLE:
             low = middle
         else:
             high = middle - 1
@@ -313,10 +313,10 @@ def _idle_steps(record: _Record, first: int, end: int) -> int:
     return low
 
 
-def _time_before(due: datetime, record: _Record, first: int, end: int) -> timedelta:
-    """Return how much of these steps lies before the moment at which the desktop is due."""
-    begin = record.end_of(first) - STEP
-    return max(_NOTHING, min(begin + (end - first) * STEP, due) - begin)
+def _time_before(due: datetime, record: _Record, first_step: int, end: int) -> timedelta:
+    """Return how much of the steps from `first_step` to before `end` lies before the desktop is due back."""
+    begin = record.end_of(first_step) - STEP
+    return max(_NOTHING, min(begin + (end - first_step) * STEP, due) - begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,19 +340,19 @@ class _Record:
         """Return the first step that begins then or later."""
         return -((self.series[CPU_MHZ].begin - moment) // STEP)
 
-    def use(self, last: int, rule: IdleRule, sessions: Sessions | None = None) -> Use:
-        """Return the use of the desktop that this rule would have found at the end of the step `last`."""
-        count, at = _steps_of(rule), self.end_of(last)
-        ran = any(self.series[name].steps[last] is not None for name in rule.limits)
+    def use(self, last_step: int, rule: IdleRule, sessions: Sessions | None = None) -> Use:
+        """Return the use of the desktop that this rule would have found at the end of the step `last_step`."""
+        count, at = _steps_of(rule), self.end_of(last_step)
+        ran = any(self.series[name].steps[last_step] is not None for name in rule.limits)
         window_by_counter = {
-            name: _window(self.series[name].steps[last - count + 1 : last + 1], at) for name in rule.limits
+            name: _window(self.series[name].steps[last_step - count + 1 : last_step + 1], at) for name in rule.limits
         }
         windows = {name: window for name, window in window_by_counter.items() if window is not None}
         # only a VM that is on, on a connected host, has samples; without samples both are unknown
         power = PowerState.ON if ran else None
         connected = True if ran else None
         smi = self.series.get(VGPU_USE) if rule.vgpu_below_percent is not None else None
-        use = vgpu_use_at(at, replace(smi, steps=smi.steps[: last + 1])) if smi is not None else None
+        use = vgpu_use_at(at, replace(smi, steps=smi.steps[: last_step + 1])) if smi is not None else None
         past_vm = Vm(
             self.vm.ref,
             self.vm.name,
@@ -364,9 +364,9 @@ class _Record:
         )
         return idleness(past_vm, rule).use
 
-    def why_unknown(self, last: int, observed: Sequence[Span], rule: IdleRule) -> UnknownUse:
-        """Return why `use` is unknown by this rule at the end of the step `last`: what is missing in the newest gap."""
-        for step in range(last, last - _steps_of(self.rule), -1):
+    def why_unknown(self, last_step: int, observed: Sequence[Span], rule: IdleRule) -> UnknownUse:
+        """Return why `use` is unknown by this rule at the end of `last_step`: what is missing in the newest gap."""
+        for step in range(last_step, last_step - _steps_of(self.rule), -1):
             measurements = [self.series[name].steps[step] for name in self.rule.limits]
             if all(measurement is None for measurement in measurements):
                 end = self.end_of(step)

@@ -123,8 +123,8 @@ def _growth(peaks: Peaks, until: date) -> float:
 def _expect_use(peaks: Peaks, today: date, day: date, growth: float) -> float | None:
     """Return the forecast for a day by the same weekdays of the last four weeks; None = none of them is known."""
     # the newest day up to today of the same weekday
-    last = today - timedelta(days=(today - day).days % _WEEK.days)
-    same_weekdays = (last - week * _WEEK for week in range(_LEVEL_WEEKS))
+    newest_same_weekday = today - timedelta(days=(today - day).days % _WEEK.days)
+    same_weekdays = (newest_same_weekday - week * _WEEK for week in range(_LEVEL_WEEKS))
     with_growth = [peaks[past_day] + growth * (day - past_day).days for past_day in same_weekdays if past_day in peaks]
     return median(with_growth) if with_growth else None
 
@@ -135,10 +135,10 @@ def _forecast_errors(peaks: Peaks) -> list[tuple[float, float]]:
     Each day is forecast from the peaks that were known `TESTED_AHEAD` before it.
     """
     errors = []
-    first = min(peaks)
+    first_day = min(peaks)
     for day in sorted(peaks):
         forecast_on = day - TESTED_AHEAD
-        if (forecast_on - first).days + 1 < FEWEST_DAYS or forecast_on not in peaks:
+        if (forecast_on - first_day).days + 1 < FEWEST_DAYS or forecast_on not in peaks:
             continue
         known_peaks = {known_day: most for known_day, most in peaks.items() if known_day <= forecast_on}
         ours = _expect_use(known_peaks, forecast_on, day, _growth(known_peaks, forecast_on))

@@ -42,6 +42,7 @@ class StoredVgpuUse:
             return {vm.ref: VgpuUse(None, because="the store of measurements cannot be read") for vm in vms}
 
     def _read(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
+        """Return the last reading of each VM by ref, or why there is none. Raises GpuopsError."""
         # imported here, because most sites do not need it
         from gpuops.extras.observe.store_reads import MeasurementReads
 

@@ -128,6 +128,7 @@ class ObserveStatusDocument(PrintedDocument, frozen=True):
 
 
 def _vcenter_lines(vcenter: StoredVcenter) -> Iterator[Text]:
+    """Yield the observed time, the stored steps with their size, and the gaps of one vCenter."""
     yield Text("")
     yield Text(f"vCenter {vcenter.vcenter}", "bold")
     if vcenter.observed:

@@ -105,7 +105,7 @@ def _serve(common: CommonOptions, listen: str, every_s: int) -> None:
     page, writer = RequestedPage(), MetricsWriter(vcenter)
     collect_garbage_often()
     with ExitStack() as stack:
-        reader = _Reader(common, stack)
+        reader = _MetricsReader(common, stack)
 
         def publish_metrics() -> None:
             values = reader.values()
@@ -152,13 +152,13 @@ def metrics_of_site(talk: SiteTalk, common: CommonOptions) -> None:
 
     writer = MetricsWriter(label_of(common))
     with ExitStack() as stack:
-        reader = _Reader(common, stack)
+        reader = _MetricsReader(common, stack)
         for number, _ in talk.questions():
             values = reader.values()
             talk.answer(number, (None if values is None else writer.text(values), reader.took_s))
 
 
-class _Reader:
+class _MetricsReader:
     """Reads vCenter for each answer. If vCenter does not answer, that answer has no values."""
 
     def __init__(self, common: CommonOptions, stack: ExitStack) -> None:

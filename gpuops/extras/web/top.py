@@ -106,6 +106,7 @@ class Top:
                 return tuple(map(self._vm_row, self.fleet.vms))
 
     def _host_row(self, host: Host) -> TopRow:
+        """Return the row of a host; its figures are those of its GPUs together."""
         gpus = [self._gpu_row(host, gpu) for gpu in host.gpus]
         vms = self._vms_by_name(ref for row in gpus for ref in row.refs)
         uses = [row.use for row in gpus]
@@ -138,6 +139,7 @@ class Top:
         )
 
     def _gpu_row(self, host: Host, gpu: PhysicalGpu) -> TopRow:
+        """Return the row of a GPU, with the VMs that hold it or a part of it."""
         gpu_holders = holders(gpu, host, self.inventory)
         vms = self._vms_by_name(vm.ref for vm in gpu_holders or ())
         warnings = [*(["reboot pending"] if reboot_pending(gpu) else []), *_problems(gpu)]
@@ -157,6 +159,7 @@ class Top:
         )
 
     def _vm_row(self, vm: Vm) -> TopRow:
+        """Return the row of a VM; its state has its place in an open night, if there is one."""
         host = self.inventory.host_of(vm)
         whereabouts = self._whereabouts.get(vm.ref)
         judged = self.judged.get(vm.ref)

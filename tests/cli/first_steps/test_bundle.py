@@ -243,7 +243,7 @@ def test_pseudonyms_of_one_machine_are_the_same_and_can_be_looked_up(tmp_path: P
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
-        ("vm-000000000000", "'vm-000000000000' is in no bundle that was written here"),
+        ("vm-000000000000", "'vm-000000000000' is in no bundle that this user wrote"),
         ("vm-1234", "an id such as vm-1234 is vCenter's own"),
     ],
 )
@@ -263,7 +263,7 @@ def test_a_key_that_is_none(content: str, clean: Path, tmp_path: Path) -> None:
     (state / "bundle.key").chmod(0o600)
     result = run("bundle", "--yes", "--save", str(tmp_path / "b.zip"), "--vcenter", "sim:lab")
     assert result.exit_code == 7
-    assert "is not a key of bundles" in result.stderr
+    assert "contains no key of 64 hexadecimal digits" in result.stderr
     (state / "bundle.key").chmod(0o644)
     assert "others can read or write" in run("bundle", "--dry-run", "--vcenter", "sim:lab").stderr
 

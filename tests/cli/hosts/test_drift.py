@@ -74,7 +74,7 @@ def test_one_look_names_each_drift_and_sets_back_what_it_may(lab: Lab, file: Pat
 
 def test_a_key_that_stops_something_is_not_set_back_unattended(lab: Lab, file: Path) -> None:
     refused = lab.run("drift", "--file", str(file), "--heal", "devices")
-    assert (refused.exit_code, "gpuops apply sets the others" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "gpuops apply sets the other keys" in refused.stderr) == (2, True)
 
 
 def test_only_the_named_keys_are_set_back() -> None:

@@ -12,7 +12,7 @@ import pytest
 from gpuops.config.layout_file import find_layout, parse_layouts
 from gpuops.execute.site import Site
 from gpuops.extras.declare.applying import apply_site, plan_site
-from gpuops.extras.declare.entries import plain_entry
+from gpuops.extras.declare.entries import entry_keys
 from gpuops.extras.declare.layout_site import LayoutOptions, load_wishes, site_of_layout
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.sim.server import SimServer
@@ -75,7 +75,7 @@ def test_a_layout_sets_the_mode_of_each_gpu(text: str, name: str, keys: dict[str
     site = site_of_layout(layout, ("esx-01",), snapshots.lab(), snapshots.catalog())
     assert site.misfits == ()
     host = snapshots.lab().find_host("esx-01").ref
-    assert [plain_entry(entry) for entry in site.hosts] == [
+    assert [entry_keys(entry) for entry in site.hosts] == [
         {"host": host, "gpu": gpu, **settings} for gpu, settings in keys.items()
     ]
 
@@ -137,7 +137,7 @@ def test_the_mode_for_vgpus_of_several_sizes_is_set_once(vgpus: str, tmp_path: P
         (("--layout", "first", "--host", "*"), 2, "add --mode-only"),
         (("--layout", "on", "--host", "esx-01*"), 3, "0000:d8:00.0: NVIDIA A40 has no MIG mode"),
         (("--layout", "many", "--host", "*", "--mode-only"), 3, "no place for a 1g.5gb next to 7 x 1g.5gb"),
-        (("--layout", "elsewhere", "--host", "*"), 3, "layout 'elsewhere' is for no GPU of them"),
+        (("--layout", "elsewhere", "--host", "*"), 3, "have no GPU for which layout 'elsewhere' is made"),
         (("--layout", "off", "--host", "esx-9"), 3, "named esx-9"),
     ],
 )
@@ -151,12 +151,12 @@ def test_what_has_no_counterpart_is_refused(
 
 def test_a_layout_of_vgpus_that_names_none_is_refused(lab: Lab, vgpus: str) -> None:
     refused = lab.run("diff", "--file", vgpus, "--layout", "none", "--host", "esx-01*")
-    assert (refused.exit_code, "names no vGPUs" in refused.stdout) == (3, True)
+    assert (refused.exit_code, "has no vGPUs for this GPU" in refused.stdout) == (3, True)
 
 
 def test_a_file_of_layouts_is_not_read_from_a_directory(lab: Lab, layouts: str) -> None:
     refused = lab.run("diff", "--file", str(Path(layouts).parent), "--host", "*")
-    assert (refused.exit_code, f"give only it: --file {layouts}" in refused.stderr) == (2, True)
+    assert (refused.exit_code, f"set --file {layouts}" in refused.stderr) == (2, True)
 
 
 def test_the_options_of_layouts_need_a_layout_file(lab: Lab, tmp_path: Path) -> None:

@@ -135,13 +135,13 @@ def test_without_a_terminal_a_reboot_needs_yes(site: Callable[[str], str], tmp_p
     ("text", "wrong"),
     [
         ("{version: 1, hosts: [{assignment: performance}]}", "hosts.0: selects no host"),
-        ("{version: 1, hosts: [{host: a}]}", "says nothing about its hosts"),
+        ("{version: 1, hosts: [{host: a}]}", "has no key that sets something on its hosts"),
         ("{version: 1, hosts: [{host: a, time_slice: 2ms}]}", "need `scheduler`"),
         ("{version: 1, hosts: [{host: a, scheduler: best-effort, time_slice: 2ms}]}", "best effort has neither"),
         ("{version: 1, vms: [{drs: manual}]}", "vms.0: selects no VM"),
-        ("{version: 1, vms: [{vm: a}]}", "says nothing about its VMs"),
-        ("{version: 1, vms: [{vm: a, devices: {profile: b, absent: true}}]}", "vms.0.devices: needs one of"),
-        ("{version: 1, vms: [{vm: a, devices: {absent: true, count: 2}}]}", "`count` goes with"),
+        ("{version: 1, vms: [{vm: a}]}", "has no key that sets something on its VMs"),
+        ("{version: 1, vms: [{vm: a, devices: {profile: b, absent: true}}]}", "vms.0.devices: needs exactly one of"),
+        ("{version: 1, vms: [{vm: a, devices: {absent: true, count: 2}}]}", "has `count`, which only goes with"),
         ("{version: 1, vms: [{vm: a, marks: [{attribute: b}]}]}", "needs either `value`"),
         ("{version: 1, policies: [none.yaml]}", "none.yaml"),
         ("{version: 2}", "version"),
@@ -188,7 +188,7 @@ def test_an_export_replaces_no_file_and_says_what_it_leaves_out(lab: Lab, tmp_pa
     path = tmp_path / "site.yaml"
     document = json.loads(lab.run("export", "--output", "json").stdout)
     assert document["left_out"] == [
-        "ml-05: a file cannot say its devices (vgpu grid_a100d-80c, vgpu grid_a100d-80c)"
+        "ml-05: a site file cannot describe its devices (vgpu grid_a100d-80c, vgpu grid_a100d-80c)"
     ]  # fmt: skip
     assert lab.run("export").stdout == document["file"]
     path.write_text("mine", encoding="utf-8")

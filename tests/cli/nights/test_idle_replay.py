@@ -186,7 +186,7 @@ NO_WHILE: Final = """  - name: cad
         (
             "--replay 15d --policy P",
             None,
-            "is not possible: steps of five minutes are kept for 14 days",
+            "--replay from 2026-10-18 is not possible: steps of five minutes are kept for 14 days",
             "use --replay 14d",
         ),
         (

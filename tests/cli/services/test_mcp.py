@@ -17,7 +17,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.extras.mcp.mcp_server import VERB_TOOLS, tool_commands
+from gpuops.extras.mcp.mcp_server import TOOLS, tool_commands
 from tests.cli.conftest import LAB_POLICY, Lab
 from tests.document_schemas import misfits
 
@@ -49,7 +49,7 @@ def ask(lab: Lab, question: Callable[[Client], Awaitable[Answer]], *options: str
 def test_a_client_lists_and_calls_every_tool_and_the_ledger_stays_empty(lab: Lab) -> None:
     async def call_all(client: Client) -> dict[str, Any]:
         tools = (await client.list_tools()).tools
-        assert [tool.name for tool in tools] == [tool.name for tool in VERB_TOOLS]
+        assert [tool.name for tool in tools] == [tool.name for tool in TOOLS]
         assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in tools)
         return {tool.name: await client.call_tool(tool.name, ARGUMENTS.get(tool.name, {})) for tool in tools}
 
@@ -70,8 +70,10 @@ def test_a_client_lists_and_calls_every_tool_and_the_ledger_stays_empty(lab: Lab
 def test_a_tool_names_no_file_and_what_could_change_something_is_a_dry_run() -> None:
     commands = tool_commands(get_command(app))
     for name, command in commands.items():
-        assert ("--dry-run" in command.tool.fixed) == any(p.name == "dry_run" for p in command.command.params), name
-        assert not {"yes", "save", "policy", "inventory_file"} & command.parameters.keys()
+        assert ("--dry-run" in command.tool.fixed_options) == any(
+            p.name == "dry_run" for p in command.command.params
+        ), name
+        assert not {"yes", "save", "policy", "saved"} & command.parameters.keys()
         assert all(p.type_descriptor.annotation is not Path for p in command.parameters.values()), name
     page = (ROOT / "gpuops" / "manual" / "python.md").read_text(encoding="utf-8")
     assert [name for name in commands if f"`{name}`" not in page] == []
@@ -81,7 +83,7 @@ def test_a_tool_names_no_file_and_what_could_change_something_is_a_dry_run() -> 
 @pytest.mark.parametrize(
     ("tool", "arguments", "reason"),
     [
-        ("attach", {}, "there is no tool 'attach'; tools: inventory, capacity"),
+        ("attach", {}, "there is no tool 'attach'; call one of inventory, capacity"),
         ("attach_plan", {}, "'vm' is a required property"),
         ("attach_plan", {"vm": "ml-07", "yes": True}, "'yes' was unexpected"),
         ("attach_plan", {"vm": "ml-07", "power": "--yes"}, "'--yes' is not one of"),
@@ -106,8 +108,14 @@ def test_a_call_that_is_wrong_is_answered_with_its_reason(
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--password-stdin"], "error: gpuops mcp speaks its protocol on stdin\nnext: use --password-file FILE\n"),
-        (["--output", "json"], "error: gpuops mcp speaks its protocol on stdout\n"),
+        (
+            ["--password-stdin"],
+            (
+                "error: gpuops mcp does not work with --password-stdin: it uses stdin for its protocol\n"
+                "next: use --password-file FILE\n"
+            ),
+        ),
+        (["--output", "json"], "error: gpuops mcp does not work with --output: it uses stdout for its protocol\n"),
         (["--policy", "/nonexistent.yaml"], "/nonexistent.yaml"),
     ],
 )
@@ -121,5 +129,5 @@ def test_without_the_sdk_it_says_how_to_get_it(clean: Path, monkeypatch: pytest.
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(app, ["mcp"])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: gpuops mcp needs mcp, and it is not installed\nnext: ")
+    assert result.stderr.startswith("error: gpuops mcp needs the Python package mcp, and it is not installed\nnext: ")
     assert "install" in result.stderr or "inject" in result.stderr

@@ -74,13 +74,13 @@ def test_a_receiver_that_refuses_changes_no_exit_code(prod: Gpuops, webhook: Web
     assert night.exit_code == 0, night.output
     warnings = [line for line in night.stderr.splitlines() if "notices not accepted" in line]
     trouble = "notices not accepted by json://127.0.0.1 (env:HOOK): the receiver did not accept it"
-    assert warnings == [f"warning: {trouble}; the next run, or gpuops notify flush, tries again"]
+    assert warnings == [f"warning: {trouble}; the next run sends them again, or run gpuops notify flush"]
     refused = prod("notify", "flush")
     assert refused.exit_code == 5
     webhook.status = 200
     flushed = prod("notify", "flush")
     assert (flushed.exit_code, flushed.stdout) == (0, "accepted      json://127.0.0.1 (env:HOOK)\n")
-    assert prod("notify", "flush").stdout == "no notice waits to be sent\n"
+    assert prod("notify", "flush").stdout == "no notice is waiting to be sent\n"
     assert len(set(webhook.keys)) == 1
     assert "s3cr3t" not in night.output + refused.output + flushed.output
 

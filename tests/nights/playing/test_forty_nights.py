@@ -26,7 +26,7 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.site.site import NoticeWay
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.extras.notify import sending
-from gpuops.extras.notify.run_watch import connecting
+from gpuops.extras.notify.run_watch import connect_watched
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.notice import NoticeText
 from gpuops.plan.core.plan import Report
@@ -211,7 +211,7 @@ class FortyNights:
         wait = VcenterWait(self.policy, self.world.clock.now, self.world.clock.advance, lambda line: None)
         connect = partial(DirectVcenter, self.world, self._boundary, None, self._showing)
         reached = partial(wait.reach_vcenter, connect) if half == "day" else connect
-        vcenter = connecting(self._way, f"rotate {half}", reached)
+        vcenter = connect_watched(self._way, f"rotate {half}", reached)
         place = NightPlace.on_one_machine(self.world, vcenter, self._state, self._store)
         place.notices = self._way
         try:

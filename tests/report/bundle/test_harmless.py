@@ -12,7 +12,7 @@ from gpuops.catalog.catalog_files import assumptions, contact_session
 from gpuops.errors import Refused
 from gpuops.extras.bundle.archive import bundle
 from gpuops.extras.bundle.bundle_scenario import api_words, contact_document
-from gpuops.extras.bundle.harmless import NameKind, Pseudonyms, is_of_gpus, strays
+from gpuops.extras.bundle.harmless import NameKind, Pseudonyms, is_about_gpus, strays
 from gpuops.model.assumption import JudgedAssumption, Observation
 from gpuops.model.desktops.broker import DesktopMachine
 from gpuops.model.vcenter.inventory import Contact, Inventory, PastEvent, PastTask
@@ -104,12 +104,12 @@ def test_words_of_the_api_are_given_for_a_first_contact() -> None:
 
 @pytest.mark.parametrize("text", ["0000:3b:00.0, 0000:af:00.0", "0000:3b:00.0 at 0, 4", "NVIDIA A100 40GB PCIe"])
 def test_texts_about_gpus(text: str) -> None:
-    assert is_of_gpus(text)
+    assert is_about_gpus(text)
 
 
 @pytest.mark.parametrize("text", ["at ml-07", "0000:3b:00.0 at vdi-01", "2 GPUs free on esx-01"])
 def test_texts_about_others(text: str) -> None:
-    assert not is_of_gpus(text)
+    assert not is_about_gpus(text)
 
 
 def test_a_bundle_with_a_stray_is_not_made() -> None:
@@ -118,8 +118,8 @@ def test_a_bundle_with_a_stray_is_not_made() -> None:
     with pytest.raises(Refused) as refused:
         bundle(wrong, {}, names, WRITTEN)
     assert refused.value.message == (
-        "the bundle would contain 5 texts of this vCenter, at scenario.json.vms.0.name, scenario.json.vms.1.name, "
-        "scenario.json.vms.2.name and 2 more: it is not written"
+        "the bundle is not written: it would contain 5 texts of this vCenter, at scenario.json.vms.0.name, "
+        "scenario.json.vms.1.name, scenario.json.vms.2.name and 2 more"
     )
 
 

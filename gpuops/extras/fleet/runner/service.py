@@ -39,7 +39,7 @@ from gpuops.extras.fleet.runner.due import (
 )
 from gpuops.extras.fleet.runner.leaving import leaving
 from gpuops.extras.fleet.runner.queue_port import HandedOver, JobQueue, QueueAway
-from gpuops.extras.notify.run_watch import tell_overdue
+from gpuops.extras.notify.run_watch import send_overdue
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.nights.runners import Half, PolicyTurn
 
@@ -394,7 +394,7 @@ class OverdueAlarm:
             )
             for vcenter in overdue if receivers else ():
                 settings = NotifySettings(vcenter.vcenter, receivers)
-                tell_overdue(NoticeWay(settings, self.state_dir, self.environ, self.clock, self.say), vcenter)
+                send_overdue(NoticeWay(settings, self.state_dir, self.environ, self.clock, self.say), vcenter)
         for line in lines:
             if line not in self.said:
                 self.say(line)

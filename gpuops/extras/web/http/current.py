@@ -139,15 +139,15 @@ class Overview:
 
     def unread(self) -> Current:
         """Return the state before any site was read."""
-        return self._current()
+        return self._current_table()
 
     def tell(self, site: str, current: Current, figures: Document | None) -> Current:
         """Set the state of one site and return the state of all. Without `figures` those of its last read stay."""
         site_now = self._sites[site]
         self._sites[site] = replace(site_now, current=current, figures=figures or site_now.figures)
-        return self._current()
+        return self._current_table()
 
-    def _current(self) -> Current:
+    def _current_table(self) -> Current:
         """Return a new edition of the table: its page, and each document that at least one site has.
 
         Its trouble is set only if none of the vCenters is followed.
@@ -176,6 +176,7 @@ def address_of(site: str) -> str:
 
 
 def _overview_page(sites: Sequence[SiteNow], edition: str, documents: Sequence[str]) -> bytes:
+    """Return the page with the table of all sites; `documents`: the names of the documents that it links."""
     rows = [
         SiteRow(
             site_now.site.name,
@@ -289,7 +290,7 @@ class FleetFollower:
         """Run until a signal, LoginRefused, or, before the first read, any error but NotConnected."""
         while True:
             if self.read_once():
-                self._wait(max(SHORTEST_S, BUSY_PART * self._took_s))
+                self._wait_for_next_read(max(SHORTEST_S, BUSY_PART * self._took_s))
             else:
                 clock.pause(AWAY_S)
 
@@ -306,7 +307,7 @@ class FleetFollower:
             self._note_trouble(error)
             return False
         self._now = Current(self._edition(read, read_at, read_s))
-        # `_wait` keeps a pause in proportion to it; the first read also loads modules, so its duration is left out
+        # the pause before the next read is in proportion to it; the first read also loads modules, so it does not count
         self._took_s = clock.passed_s() - read_s if self._number > 1 else 0.0
         self._tell(self._now)
         return True
@@ -326,7 +327,7 @@ class FleetFollower:
         makers[PAGE] = lambda: served_page(report, name, names, self._above).encode()
         return Edition(name, read_at, read_s, makers)
 
-    def _wait(self, shortest_s: float) -> None:
+    def _wait_for_next_read(self, shortest_s: float) -> None:
         """Return after a notice of a change or after LONGEST_S, not before `shortest_s`; after an error, in AWAY_S."""
         assert self._site is not None
         began_s = clock.passed_s()

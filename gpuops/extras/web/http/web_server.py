@@ -176,6 +176,7 @@ class _Pages:
         return Router([*self._routes()], redirect_slashes=False)
 
     def _routes(self) -> Sequence[Route]:
+        """Return the addresses with their functions."""
         # the table of several sites has its own script; the page of one vCenter draws its fleet
         script = self._script if self._script is not None else drawing_script() + _source("live.js")
         style = page_style() + _source("live.css")
@@ -404,6 +405,7 @@ class WebServer:
 
 
 def _config(app: Any) -> uvicorn.Config:
+    """Return the settings of uvicorn: HTTP only, no log of requests, and limited headers."""
     return uvicorn.Config(
         app,
         http=LimitedConnection,
@@ -426,7 +428,7 @@ def serving(
 ) -> Iterator[WebServer]:
     """Yield the server of one site, which answers requests to the socket; close all connections at the end."""
     state = CurrentState()
-    with _answering(listener, application(state, access, metrics, say), {"": state}) as server:
+    with _run_server(listener, application(state, access, metrics, say), {"": state}) as server:
         yield server
 
 
@@ -441,12 +443,12 @@ def serving_sites(
     """Yield the server of several sites, as `serving`. `metrics` is called with the name of a site; empty = all."""
     overview, states = CurrentState(), {name: CurrentState() for name in sites}
     app = sites_application(overview, states, access, metrics, say)
-    with _answering(listener, app, {"": overview, **states}) as server:
+    with _run_server(listener, app, {"": overview, **states}) as server:
         yield server
 
 
 @contextmanager
-def _answering(listener: socket.socket, app: Any, states: Mapping[str, CurrentState]) -> Iterator[WebServer]:
+def _run_server(listener: socket.socket, app: Any, states: Mapping[str, CurrentState]) -> Iterator[WebServer]:
     """Yield the server, which answers in its own thread; at the end all connections are closed."""
     # its errors are invalid requests of clients, and would repeat for each of them
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)

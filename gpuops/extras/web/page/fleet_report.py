@@ -181,8 +181,8 @@ def _fragmentation(stored: StoredUse, inventory: Inventory) -> dict[str, Fragmen
             by_cluster.setdefault(cluster_name(inventory.hosts[ref], inventory) or "", []).append(history)
     return {
         name: FragmentationSeriesRecord(
-            percent=_shares([host.fragmented_mib for host in hosts], [host.free_mib for host in hosts]),
-            unusable_gpus_percent=_shares(
+            percent=_percentages([host.fragmented_mib for host in hosts], [host.free_mib for host in hosts]),
+            unusable_gpus_percent=_percentages(
                 [host.unusable_gpus for host in hosts if host.unusable_gpus is not None],
                 [host.free_gpus for host in hosts if host.unusable_gpus is not None],
             ),
@@ -191,7 +191,7 @@ def _fragmentation(stored: StoredUse, inventory: Inventory) -> dict[str, Fragmen
     }
 
 
-def _shares(parts: list[Numbers], wholes: list[Numbers]) -> list[int | None] | None:
+def _percentages(parts: list[Numbers], wholes: list[Numbers]) -> list[int | None] | None:
     """Return for each step the percentage that the sum of the parts is of the sum of the wholes.
 
     None = not measured, in a step or in all of them. The percentage of a sum of 0 is 0.
@@ -456,6 +456,7 @@ def _diagnosis(diagnosis: StoredDiagnosis, inventory: Inventory) -> ReportedDiag
 
 
 def _capacity(capacity: Capacity) -> FleetCapacityRecord:
+    """Return the free slots by profile, and the free whole GPUs, by model and label."""
     return FleetCapacityRecord(
         profiles=[
             _profile_capacity(name, capacity.now.fits[name], capacity.after)
@@ -479,6 +480,7 @@ def _profile_capacity(name: str, fit: Fit, after: FleetPart | None) -> ProfileCa
 
 
 def _judged_desktop(judged: JudgedVm, report: FleetReport) -> JudgedDesktopRecord:
+    """Return the record of a desktop with its verdict."""
     verdict = judged.verdict
     gpus = gpus_of(judged.vm.profiles, report.fleet.catalog)
     return JudgedDesktopRecord.from_attributes(

@@ -139,8 +139,8 @@ def _month_start(moment: datetime) -> datetime:
 
 def _month_end(moment: datetime) -> datetime:
     """Return the first moment of the next month, because the ends in FOCUS are exclusive."""
-    first = _month_start(moment)
-    return first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
+    begin = _month_start(moment)
+    return begin.replace(year=begin.year + begin.month // 12, month=begin.month % 12 + 1)
 
 
 def _utc(moment: datetime | None) -> str | None:

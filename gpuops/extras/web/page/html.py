@@ -64,6 +64,7 @@ def drawing_script() -> str:
 
 
 def _render(document: Document, **variables: Any) -> str:
+    """Return the page of a report; `variables` are further ones of the template `page.html.j2`."""
     text: str = (
         environment()
         .get_template("page.html.j2")
