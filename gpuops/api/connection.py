@@ -117,8 +117,8 @@ def login_test(site: Site) -> LoginTest:
     test = LoginTest(
         target.address,
         target.username,
-        product,
-        uuid,
+        vcenter.about.get("fullName") or "",
+        vcenter.uuid,
         vcenter.api_version,
         offered,
         len(snapshot.hosts),
@@ -330,7 +330,7 @@ def _warn_of_unverified(
     from gpuops.config.vcenter.destination import Simulated, certificate_warning
     from gpuops.execute.state.state_dir import default_state_dir, log_unverified_certificate
 
-    warning = certificate_warning(where, guarded=guarded, decided=decided)
+    warning = certificate_warning(where, guarded=require_verified, decided=unverified_accepted)
     if warning is not None and not isinstance(where, Simulated):
         warn(warning)
         moment = wall_clock().isoformat(timespec="seconds")

@@ -54,7 +54,7 @@ def doctor(
     # with roles, `compare_login` reports the surplus privileges
     surplus = site.hosts.read_held_privileges(host_refs, SURPLUS) if host_refs and not roles else {}
     with site.journal_to_read(inventory.vcenter) as journal:
-        of_journal = (
+        journal_findings = (
             *given_up_findings(still_given_up(journal, site, inventory)),
             *lock_vm_findings(lock_vms_of(journal), inventory),
         )

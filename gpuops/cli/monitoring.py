@@ -224,10 +224,10 @@ def guest_check(
     from gpuops import api
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, read_inventory
-    from gpuops.plan.guest.guest_check import GuestQuestion, ssh_door, wanted_frameworks
+    from gpuops.plan.guest.guest_check import GuestQuestion, parse_frameworks, ssh_door
     from gpuops.report.monitoring.doctor_view import guest_check_document, guest_check_text
 
-    needs = GuestNeeds(wanted_frameworks(framework or ()), frozenset(expect or ()))
+    needs = GuestNeeds(parse_frameworks(framework or ()), frozenset(expect or ()))
     question = GuestQuestion(vm, pool, needs, ssh_door(via, ssh_user, ssh_host, ssh_port))
     question = question.checked(policy=policy is not None)
     rules = load_policy(policy) if policy is not None else None

@@ -256,7 +256,7 @@ def day(
     """
     from gpuops.api import rotate_day
     from gpuops.config.policy import policy_or_error
-    from gpuops.console.running import carry_out, somebody_is_asked, vcenter_wait_under
+    from gpuops.console.running import carry_out, vcenter_wait_for, waits_for_answer
 
     _tell_begun()
     rules = policy_or_error(policy)
@@ -321,7 +321,7 @@ def restore(
     """
     from gpuops.api import rotate_restore
     from gpuops.config.policy import policy_or_error
-    from gpuops.console.running import carry_out, somebody_is_asked, vcenter_wait_under
+    from gpuops.console.running import carry_out, vcenter_wait_for, waits_for_answer
 
     rules = policy_or_error(policy)
     vms = tuple(vm or ())

@@ -340,9 +340,20 @@ def watch(
             site.say = output.note
             collect_garbage_often()
             note_look = stack.enter_context(serve_health(address)).note_look if address is not None else None
-            rotate_watch(rules, site, _print_look, note_look)
+            rotate_watch(rules, site, _print_look, note_look, partial(_make_one_move, rules, site))
         look = rotate_watch_look(rules, site)
     output.show(look_text(look), look_document(look))
+
+
+def _make_one_move(policy: Policy, site: Site) -> None:
+    """Make one move of the policy's `defrag`, and print it if one was made."""
+    from gpuops.api import defrag_by_policy
+    from gpuops.report.plan_json import report_document
+    from gpuops.report.plan_text import report_text
+
+    report = defrag_by_policy(policy, site, apply=True, most_moves=1)
+    if report.outcomes:
+        output.show(report_text(report), report_document(report, "defrag-execute"))
 
 
 def _print_look(report: WatchReport) -> None:

@@ -74,6 +74,10 @@ def defrag(
         bool, typer.Option("--dry-run", help="Print the moves and what they free; move nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are moved.")] = False,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Make the moves that `defrag` of this rotation policy allows now."),
+    ] = None,
     inventory_file: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Use a saved inventory, without a vCenter.")
     ] = None,
@@ -81,6 +85,8 @@ def defrag(
     """Move as few VMs as possible to free the most whole GPUs, or slots of a profile.
 
     With --budget N it plans the N moves after which the least free memory is fragmented (gpuops help inventory).
+
+    With --policy FILE only the budget and the windows of the policy count: for cron (gpuops help place).
 
     Each move is feasible once those before it are done. No VM is suspended; VMs that cannot move are listed with the
     reason.
@@ -97,7 +103,7 @@ def defrag(
         other = "--profile" if request.profile is not None else "--budget"
         raise UsageError(f"{other} and --whole-gpus exclude each other", hint="run the command once with each")
 
-    if policy is not None and (whole_gpus or saved is not None or request != Defrag()):
+    if policy is not None and (whole_gpus or inventory_file is not None or request != Defrag()):
         raise UsageError(
             "--policy excludes the options that choose moves, and --inventory", hint="use --policy without them"
         )
@@ -107,6 +113,12 @@ def defrag(
     from gpuops.console.running import carry_out, policy_of_run
     from gpuops.report.vms.defrag_view import DefragDocument, defrag_text
 
+    if policy is not None:
+        rules = policy_of_run(policy, "defrag", common, looks_only=dry_run)
+        run_by_policy = partial(api.defrag_by_policy, rules)
+        run_options = RunOptions(yes=yes, dry_run=dry_run)
+        carry_out(run_by_policy, "defrag-execute", common, run_options, require_verified=True)
+        return
     if not dry_run and inventory_file is None:
         carry_out(
             partial(api.defrag_execute, request), "defrag-execute", common, RunOptions(yes=yes), require_verified=True

@@ -267,5 +267,5 @@ def profiles(
     if model is None:
         output.show(models_text(catalog.boards), ProfilesModelsDocument.from_attributes(models=catalog.boards))
         return
-    gpu_profiles = profiles_of(board_meant(model, catalog))
+    gpu_profiles = profiles_of(find_board(model, catalog))
     output.show(profiles_text(gpu_profiles), profiles_document(gpu_profiles))

@@ -204,7 +204,7 @@ def _notify_receivers(error: PolicyError, command: str, common: CommonOptions) -
     from gpuops.extensions import load
 
     with suppress(GpuopsError):  # without readable receivers only the error itself is printed
-        load("gpuops.extras.notify.run_watch.send_failure")(notice_way_of(common), command, unreadable)
+        load("gpuops.extras.notify.run_watch.send_failure")(notice_way_of(common), command, error)
 
 
 def vcenter_wait_for(policy: Policy | PolicyError | None) -> VcenterWait:

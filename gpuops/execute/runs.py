@@ -261,7 +261,8 @@ def note_witnesses(originals: Iterable[Original], inventory: Inventory, vcenter:
     """Return the originals with later starts by other users, and with what in vCenter contradicts the journal."""
     originals_with_starts = note_later_starts(originals, inventory, vcenter)
     still_open = [original for original in originals_with_starts if not (original.returned or original.given_up)]
-    witnesses = [_with_history(Witness(original, the_vm(original, inventory)), vcenter) for original in still_open]
+    without_history = [Witness(original, find_original_vm(original, inventory)) for original in still_open]
+    witnesses = [_with_history(witness, vcenter) for witness in without_history]
     contradictions = judge_vcenter(witnesses).contradictions
     if not contradictions:
         return originals_with_starts
@@ -276,7 +277,7 @@ def note_witnesses(originals: Iterable[Original], inventory: Inventory, vcenter:
 
 def _with_history(witness: Witness, vcenter: Vcenter) -> Witness:
     """Return the witness with what vCenter's task history shows about its VM, if the witness asks about a moment."""
-    moment = witness.asks_about
+    moment = witness.moment_to_search
     if moment is None or witness.vm is None:
         return witness
     ref = witness.vm.ref

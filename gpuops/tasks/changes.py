@@ -79,7 +79,7 @@ def refuse_outside_window(window: str | None, now: datetime) -> None:
     """Raise Refused while the task's window is closed, UsageError for an invalid window; None = no window."""
     if window is None:
         return
-    closed = next(iter(shut(Rolling(window=parse_window(window)), now)), None)
+    closed = next(iter(change_window_refusals(Rolling(window=parse_window(window)), now)), None)
     if closed is not None:
         raise Refused(str(closed), hint=closed.hint)
 

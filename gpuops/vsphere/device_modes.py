@@ -299,7 +299,7 @@ def _impacts(task: Any, task_info: Any) -> Impacts | None:
     if task_info.result is None:
         return None
     try:
-        describe_impact = TypeConverter.convert_to_python(end.result, task.result_type).configure_impacts
+        describe_impact = TypeConverter.convert_to_python(task_info.result, task.result_type).configure_impacts
     except vapi_errors():  # the change was made all the same
         return None
     if not describe_impact or any(str(impact) not in list(ConfigureImpact) for impact in describe_impact):

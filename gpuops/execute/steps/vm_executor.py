@@ -164,7 +164,7 @@ class VmExecutor(VmLooks):
         planned_vm, vm = self.planned.vms.get(step.vm), self.inventory.vms.get(step.vm)
         if planned_vm is None or vm is None or planned_vm.started_at is None:
             return None
-        if not runs_anew(planned_vm.started_at, vm):
+        if not was_restarted_since(planned_vm.started_at, vm):
             return None
         return STARTED_SINCE if self.vcenter.started_by_others(step.vm, planned_vm.started_at) else None
 

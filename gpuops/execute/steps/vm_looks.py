@@ -233,7 +233,7 @@ class VmLooks(StepExecutor[Step]):
         self.step_gates.note_gate_steps(steps)
         if self._guard is not None:
             vms |= self._stale_counted_vms(self._guard, self._guard.pools(steps, self.inventory))
-            vms |= self._guard.vms_beside_kept_slots(steps, self.inventory)
+            vms |= self._guard.vms_sharing_kept_slots(steps, self.inventory)
         asked_s = self.passed_s()
         if not ended and vms <= self._looked_at.keys():
             oldest_s = min((self._looked_at[ref] for ref in vms), default=asked_s)

@@ -239,7 +239,7 @@ def _finish_earlier_calls(site: Site, hear_progress: Told) -> None:
         end_killed_calls(request.run_kind, site)
     if change_status(site).verb != VERB:
         return
-    resumed = change_resume(site, hear=hear_progress)
+    resumed = change_resume(site, on_progress=hear_progress)
     if resumed.exit_code:
         raise PartlyDone(
             "the rolling change of an earlier gpuops apply could not be finished", hint="gpuops change status shows it"
@@ -280,7 +280,7 @@ class _HostPhase:
     def _reboot_hosts(self, wishes: tuple[HostWish, ...], rolling: Rolling) -> bool:
         """Reboot the hosts on which settings wait for that; return whether a step was tried."""
         request, consent = SiteHosts(wishes, reboots_only=True), self.in_maintenance or agreed
-        rolled = change(request, VERB, rolling, self.site, apply=True, consent=consent, hear=self.hear_progress)
+        rolled = change(request, VERB, rolling, self.site, apply=True, consent=consent, on_progress=self.hear_progress)
         self._collect(rolled.plan.rejections, rolled.outcomes)
         return bool(rolled.outcomes)
 

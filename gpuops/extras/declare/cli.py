@@ -175,7 +175,7 @@ def drift(
     if window is not None and not heals:
         raise UsageError("--window needs --heal", hint="add --heal KEY, or remove --window")
     heal_window = parse_window(window) if window is not None else None
-    with open_site(common, guarded=bool(heals), run="drift" if heals else "") as site:
+    with open_site(common, require_verified=bool(heals), run="drift" if heals else "") as site:
         host_shell.give_to(site)
         watch = DriftWatch(wishes(site), site, heals, heal_window, reboot is not None)
         if not once:

@@ -233,7 +233,7 @@ def gpu_state(key: str, gpu: PhysicalGpu, host: Host, catalog: Catalog) -> tuple
         case "graphics":
             return device.graphics_type if device is not None else None, gpu.graphics_type
         case "vgpu_mode":
-            waits_for_reboot = settings.sets_modes and sizes_due(host, settings, [gpu.address])
+            waits_for_reboot = settings.sets_modes and pending_sizes(host, settings, [gpu.address])
             return device.vgpu_mode if device is not None else None, gpu.vgpu_mode if waits_for_reboot else None
         case "mig":
             smi = next((smi for smi in settings.mig or () if smi.address == gpu.address and not smi.unread), None)

@@ -62,7 +62,7 @@ def notice_of_report(report: Report[Any] | ChangeReport, run: ReportedRun, at: d
     if code or not report.changed:
         return None
     headline = f"{run.command}: {_summary(report)}"
-    named = tuple(deeds_named(report)) if isinstance(report, Report) else ()
+    named = tuple(changed_vms(report)) if isinstance(report, Report) else ()
     return Notice(kind, run.vcenter, (run.command, run.id), at, headline, named, _status_command(run))
 
 

@@ -59,7 +59,7 @@ def _pool_line(pool: PoolAhead) -> Text:
     return Text(f"pool {pool.pool}: {count(pool.running, 'desktop')} run for users, {to_run}")
 
 
-def _yield_reason(yielding_vm: GivesWay) -> str:
+def _yield_reason(yielding_vm: StoppingMlVm) -> str:
     lost = "how much is lost is not known"
     if yielding_vm.lost_s is not None:
         lost = f"{format_duration(yielding_vm.lost_s)} of work are lost"
