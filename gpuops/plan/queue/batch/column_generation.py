@@ -31,7 +31,7 @@ _WORK_PER_CALL: Final = 50
 
 
 def installed() -> bool:
-    """Whether the solver is installed and can be loaded."""
+    """Return whether the solver is installed and can be loaded."""
     try:
         import_module("highspy")
     except ImportError:  # also where a library that it was built for is not there
