@@ -30,7 +30,7 @@ STEP: Final = stored_name(CloneVm)
 
 def one_clone(training: Training) -> None:
     planned, inventory = clone(Clone("single", "trainer"), training.site, apply=True)
-    assert planned.existing_vm is not None and inventory.vm(planned.there.ref).name == "single"
+    assert planned.existing_vm is not None and inventory.vm(planned.existing_vm.ref).name == "single"
 
 
 def cluster(training: Training) -> None:
