@@ -89,7 +89,7 @@ def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) ->
 
 
 def _holds_memory_of(node: NumaNode, neighbour: Vm, vm: Vm) -> bool:
-    """Whether another VM of the host is bound to the node, possibly among others, and not surely powered off."""
+    """Return whether another VM of the host is bound to the node, possibly among others, and not surely powered off."""
     return neighbour.ref != vm.ref and neighbour.may_run and str(node.id) in _bound_nodes(neighbour)
 
 

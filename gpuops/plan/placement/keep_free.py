@@ -164,7 +164,7 @@ def _lost_elsewhere(profile: str, started: Iterable[Vm], states: Sequence[GpuSta
 def _is_choice_known(
     new_vgpus: Sequence[tuple[str, PciAddress | None]], states: Sequence[GpuState], rooms: Rooms
 ) -> bool:
-    """Whether the host surely puts vGPUs of these profiles, some of them pinned, where the plan expects them.
+    """Return whether the host surely puts vGPUs of these profiles, some of them pinned, where the plan expects them.
 
     If it is unknown where the vGPUs on a GPU start, it is unsure whether one more fits there, and then no vGPU is sure
     to be where the plan expects it.

@@ -285,7 +285,7 @@ def score_spread(candidate: Candidate, question: PlacementQuestion, loss: Loss) 
 
 
 def score_locality(candidate: Candidate, question: PlacementQuestion, loss: Loss) -> Score:
-    """Whether cores, memory and GPU can share a NUMA node."""
+    """Return whether cores, memory and GPU can share a NUMA node."""
     if question.needs.numa is NumaPolicy.NONE:
         return Score(0, "NUMA does not count")
     node = local_node(candidate, question)

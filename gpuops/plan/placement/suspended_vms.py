@@ -98,9 +98,9 @@ def with_claims(
     listed_vms = (
         inventory.vms.values() if hosts is None else [vm for ref in hosts for vm in inventory.vms_by_host.get(ref, ())]
     )
-    waiting = [vm for vm in listed_vms if vm.power is PowerState.SUSPENDED and vm.devices and vm.ref not in without]
+    suspended = [vm for vm in listed_vms if vm.power is PowerState.SUSPENDED and vm.devices and vm.ref not in without]
     snapshot, claims_so_far = inventory, []
-    for vm in sorted(waiting, key=lambda vm: (vm.host or "", vm.name, vm.ref)):
+    for vm in sorted(suspended, key=lambda vm: (vm.host or "", vm.name, vm.ref)):
         host = snapshot.hosts.get(vm.host or "")
         if host is None:
             continue
@@ -126,12 +126,12 @@ def _claim(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Claim:
     free_mib = unreserved_mib(host, vm, inventory)
     needed_mib = vm.memory_reservation_mib or 0
     if free_mib is not None and needed_mib > free_mib:
-        short = Rejection(host.name, f"memory for {vm.name} to come back", needed_mib, free_mib, "MiB")
-        return Claim(vm, host, lost=(short,))
+        shortage = Rejection(host.name, f"memory for {vm.name} to come back", needed_mib, free_mib, "MiB")
+        return Claim(vm, host, lost=(shortage,))
     free_mhz, needed_mhz = unreserved_mhz(host, vm, inventory), vm.cpu_reservation_mhz or 0
     if free_mhz is not None and needed_mhz > free_mhz:
-        short = Rejection(host.name, f"CPU for {vm.name} to come back", needed_mhz, free_mhz, "MHz")
-        return Claim(vm, host, lost=(short,))
+        shortage = Rejection(host.name, f"CPU for {vm.name} to come back", needed_mhz, free_mhz, "MHz")
+        return Claim(vm, host, lost=(shortage,))
     seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), host, inventory, catalog)
     if not seating.complete:
         return Claim(vm, host, lost=seating.rejections)
@@ -155,7 +155,7 @@ def refuse_stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catal
     """Return why these desktops, all of one host, could not be suspended and then resume there one after the other."""
     host = inventory.host_of(desktops[0])
     if host is None:
-        return [Rejection(vm.name, "its host is not known") for vm in desktops]
+        return [Rejection(vm.name, "vCenter does not show its host") for vm in desktops]
     snapshot = reduced_to_host(host, inventory)
     for vm in desktops:
         snapshot = project(suspend_or_shut_down(vm), snapshot)
@@ -178,16 +178,16 @@ def return_order(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog)
     by_host: dict[str | None, list[Vm]] = defaultdict(list)
     for vm in desktops:
         by_host[vm.host].append(vm)
-    seeds: list[Vm] = []
+    first_vms: list[Vm] = []
     later_vms: list[Vm] = []
     for ref in sorted(by_host, key=str):
         # Largest first: on a GPU with start offsets small vGPUs could block the few that a large one can have.
         vms = sorted(by_host[ref], key=lambda vm: (-size_mib(vm, catalog), vm.profiles, vm.name))
         to_claim = _gpus_to_claim(vms, inventory, catalog)
         for vm in vms:
-            (seeds if to_claim[vm.profiles] > 0 else later_vms).append(vm)
+            (first_vms if to_claim[vm.profiles] > 0 else later_vms).append(vm)
             to_claim[vm.profiles] -= 1
-    return seeds, later_vms
+    return first_vms, later_vms
 
 
 def _gpus_to_claim(vms: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> Counter[tuple[str, ...]]:

@@ -89,7 +89,7 @@ class Wanted:
     explain: bool = True
     """Whether the placement lists every place that was checked. On a fleet that takes a hundred times as long."""
     reasons: bool = True
-    """Whether a refusal tells what each host lacks; if not, hosts that surely have no room are not checked."""
+    """Whether a refusal lists what each host lacks; if not, hosts that surely have no room are not checked."""
     grouped: bool = False
     """The devices are a vendor device group: only the host chooses their GPUs."""
     chooses_gpu: bool = False

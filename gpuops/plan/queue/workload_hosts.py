@@ -307,7 +307,7 @@ def _whole_devices(
 
 
 def _is_meant(text: str | None, name: str, gpus: Sequence[PhysicalGpu | OtherDevice], catalog: Catalog) -> bool:
-    """Whether `text` names this model: by its key, its short name, or words of its name."""
+    """Return whether `text` names this model: by its key, its short name, or words of its name."""
     if text is None:
         return True
     board = catalog.board_by_pci(gpus[0].vendor_id, gpus[0].device_id, gpus[0].subsystem_id)

@@ -48,7 +48,7 @@ def test_a_desktop_in_use_is_not_suspended_whatever_the_plan_says(do: Do, world:
 @pytest.mark.parametrize(
     ("step", "power", "reason"),
     [
-        (ResumeVm("vm-1"), PowerState.OFF, "is powered off: its suspended state was discarded"),
+        (ResumeVm("vm-1"), PowerState.OFF, "is powered off: somebody else discarded its suspended state"),
         (PowerOffVm("vm-1"), PowerState.SUSPENDED, "a power-off would discard"),
         (ShutDownGuest("vm-1", then_off=True), PowerState.SUSPENDED, "a power-off would discard"),
         (PowerOnVm("vm-1"), PowerState.SUSPENDED, "a cold boot would discard"),

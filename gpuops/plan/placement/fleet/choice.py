@@ -185,7 +185,7 @@ def hosts_with_room(needs: Wanted, fleet: FleetIndex) -> tuple[str, ...]:
 
 
 def _is_free_choice(demand: Demand) -> bool:
-    """Whether the demand names no GPU. With a pin or an address there is nothing to search for in a fleet."""
+    """Return whether the demand names no GPU. With a pin or an address there is nothing to search for in a fleet."""
     return isinstance(demand, WantsDynamic) or (isinstance(demand, WantsVgpu) and demand.pin is None)
 
 

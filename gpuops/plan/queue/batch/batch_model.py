@@ -93,15 +93,15 @@ class GroupedRequests:
 
 def group_requests(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> GroupedRequests:
     """Return the requests as kinds of equal ones, and those that refer to each other, name devices or mix profiles."""
-    limits = sorted({*_cores(inventory)})
-    alike: dict[Workload, list[Workload]] = {}
+    limits = sorted({*_core_limits(inventory)})
+    groups: dict[Workload, list[Workload]] = {}
     for workload in workloads:
         # vCPUs are not used up, they only fit or not: numbers between the same two limits are equal.
         key = replace(workload, name="", priority=0, until=None, vcpus=bisect_left(limits, workload.vcpus))
-        alike.setdefault(key, []).append(workload)
+        groups.setdefault(key, []).append(workload)
     kinds: list[RequestKind] = []
     other_requests: list[Workload] = []
-    for group in alike.values():
+    for group in groups.values():
         kind = _kind(group, inventory, catalog)
         if kind is None:
             other_requests += group
@@ -111,8 +111,8 @@ def group_requests(workloads: Iterable[Workload], inventory: Inventory, catalog:
     return GroupedRequests(tuple(kinds), tuple(other_requests))
 
 
-def _cores(inventory: Inventory) -> Iterator[int]:
-    """Every number of cores and threads that a rule compares vCPUs with."""
+def _core_limits(inventory: Inventory) -> Iterator[int]:
+    """Yield every number of cores and threads that a rule compares vCPUs with."""
     for host in inventory.hosts.values():
         if host.gpus:
             yield host.cpu_threads or 0
@@ -144,7 +144,8 @@ def _kind(group: Sequence[Workload], inventory: Inventory, catalog: Catalog) -> 
     return RequestKind(ordered, devices, device, gpu_mib, frozenset(eligible.hosts))
 
 
-_WITH_STARTS = (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
+_MODES_WITH_STARTS = (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
+"""The modes in which it matters where on the GPU a vGPU starts."""
 
 
 def expecting_starts(inventory: Inventory, claimed: Inventory) -> Inventory:
@@ -161,7 +162,8 @@ def expecting_starts(inventory: Inventory, claimed: Inventory) -> Inventory:
 
 
 def _is_empty(gpu: PhysicalGpu) -> bool:
-    return gpu.vms == () and gpu.vgpus is None and gpu.vgpu_mode in _WITH_STARTS
+    """Return whether nothing runs on the GPU and vCenter does not report the starts of its vGPUs, if starts matter."""
+    return gpu.vms == () and gpu.vgpus is None and gpu.vgpu_mode in _MODES_WITH_STARTS
 
 
 def order_of_starting(
@@ -182,13 +184,15 @@ def order_of_starting(
     smallest_first: set[PciAddress] = set()
     for address, profiles in profiles_by_gpu.items():
         state = states[address]
-        reported = state.gpu.vgpus is not None  # else the start offsets are unknown, and no order is better
-        if reported and not _fit_in_order(state, profiles, catalog) and _fit_in_order(state, profiles[::-1], catalog):
+        if state.gpu.vgpus is None:
+            continue  # the start offsets are unknown, and no order is better
+        if not _fit_in_order(state, profiles, catalog) and _fit_in_order(state, profiles[::-1], catalog):
             smallest_first.add(address)
-    last = [
+    last_vms = [
         number for number, planned_gpus in enumerate(gpus) if planned_gpus and smallest_first.issuperset(planned_gpus)
     ]
-    return [*(number for number in range(len(gpus)) if number not in set(last)), *last[::-1]]
+    first_vms = [number for number in range(len(gpus)) if number not in set(last_vms)]
+    return [*first_vms, *reversed(last_vms)]
 
 
 def _fit_in_order(state: GpuState, profiles: Sequence[str], catalog: Catalog) -> bool:
@@ -208,7 +212,7 @@ _MOST_STATES: Final = 600
 
 
 def hardest_first(profiles: Sequence[str], catalog: Catalog) -> tuple[str, ...]:
-    """The profiles, each once, the hardest to place first: by memory, then by slices of a GPU instance."""
+    """Return the profiles, each once, the hardest to place first: by memory, then by slices of a GPU instance."""
 
     def rank(name: str) -> tuple[int, int, str]:
         facts = catalog.profile(name)
@@ -228,16 +232,17 @@ class VgpuLayouts:
     _cached_layouts: dict[tuple[object, ...], tuple[VgpuLayout, ...]] = field(default_factory=dict)
 
     def of(self, state: GpuState) -> tuple[VgpuLayout, ...]:
-        """The maximal layouts of the GPU, each once; none = it takes no vGPU of these profiles."""
+        """Return the maximal layouts of the GPU, each once; empty = it takes no vGPU of these profiles."""
         if refuse_vgpus(state.gpu, "") is not None or (self.certain and state.unclear):
             return ()
         if state.unclear:
+            # for a bound, a GPU with unknown content counts as empty
             state = GpuState(state.gpu)
         tenant_starts = tuple(sorted((tenant.profile, str(tenant.start)) for tenant in state.tenants))
-        alike = (state.gpu.admission_traits, state.gpu.vgpus is None, tenant_starts, state.fewest)
-        if alike not in self._cached_layouts:
-            self._cached_layouts[alike] = self._find_layouts(state)
-        return self._cached_layouts[alike]
+        cache_key = (state.gpu.admission_traits, state.gpu.vgpus is None, tenant_starts, state.fewest)
+        if cache_key not in self._cached_layouts:
+            self._cached_layouts[cache_key] = self._find_layouts(state)
+        return self._cached_layouts[cache_key]
 
     def _find_layouts(self, state: GpuState) -> tuple[VgpuLayout, ...]:
         """Return the fullest layouts of the GPU: how many vGPUs of each profile fit on it together."""
@@ -255,7 +260,7 @@ class VgpuLayouts:
             found_counts |= {counts[::-1]: None for counts in smallest_first}
         if states_tried[0] >= _MOST_STATES:
             # 2. The limit was reached: add the layouts of one profile alone; for a bound, use one that exceeds all.
-            most_alone = [len(self._chain(state, profile)) - 1 for profile in profiles]
+            most_alone = [len(self._states_by_count(state, profile)) - 1 for profile in profiles]
             if not self.certain:
                 found_counts = {tuple(most_alone): None}
             for position, most in enumerate(most_alone if self.certain else ()):
@@ -281,22 +286,22 @@ class VgpuLayouts:
         if len(counts) == len(profiles):
             counts_found[counts] = None
             return
-        states = self._chain(state, profiles[len(counts)])
+        states = self._states_by_count(state, profiles[len(counts)])
         for number in range(len(states) - 1, -1, -1):
             # past the limit only none of this profile, so that the counts that were begun are completed
             if states_tried[0] < _MOST_STATES or number == 0:
                 self._extend(states[number], profiles, (*counts, number), counts_found, states_tried)
 
-    def _chain(self, state: GpuState, profile: str) -> list[GpuState]:
-        """The GPU with no, one, two and more further vGPUs of the profile, until there is no room."""
+    def _states_by_count(self, state: GpuState, profile: str) -> list[GpuState]:
+        """Return the GPU with no, one, two and more further vGPUs of the profile, until there is no room."""
         states = [state]
-        while self._room(states[-1], profile):
+        while self._has_room(states[-1], profile):
             state, tenant = states[-1], Tenant("", "", profile)
             states.append(with_expected(state, tenant, self.catalog) if self.certain else state.with_tenants(tenant))
         return states
 
-    def _room(self, state: GpuState, profile: str) -> bool:
-        """Whether one more surely starts; for a bound, whether it might, up to the most that the GPU can ever hold."""
+    def _has_room(self, state: GpuState, profile: str) -> bool:
+        """Return whether one more surely starts; for a bound, whether it might, up to the most a GPU can ever hold."""
         slots = room_for(state, profile, self.catalog)
         if self.certain:
             return slots.at_least > 0
@@ -340,12 +345,12 @@ class BatchModel:
     devices: tuple[Device, ...]
 
     def node(self, amounts: Amounts, host: HostGpus) -> int | None:
-        """The NUMA node that an option or a layout is on; None = the host as a whole."""
+        """Return the NUMA node that an option or a layout is on; None = the complete host."""
         block = amounts[0][0] // (1 + len(self.devices))
         return host.nodes[block] if block < len(host.nodes) else None
 
     def slots(self, layout: Amounts, host: HostGpus) -> dict[Device, int]:
-        """How many of each device the layout of a GPU holds, read from the block of the whole host."""
+        """Return how many of each device the layout of a GPU holds, read from the rows of the complete host."""
         width, block = 1 + len(self.devices), len(host.nodes)
         return {self.devices[row % width - 1]: count for row, count in layout if row // width == block}
 

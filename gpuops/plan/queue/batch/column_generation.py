@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _RELATIVE_SLACK: Final = 1e-3
 _MOST_NODES: Final = 300
-_AT_LEAST: Final = 50
-"""Iterations that are counted for every call: the rest of a small program takes as long."""
+_WORK_PER_CALL: Final = 50
+"""Iterations that are counted for every call in addition to those of the simplex: starting a program takes as long."""
 
 
 def installed() -> bool:
-    """Whether the solver is installed and can be loaded."""
+    """Return whether the solver is installed and can be loaded."""
     try:
         import_module("highspy")
     except ImportError:  # also where a library that it was built for is not there
@@ -40,7 +40,7 @@ def installed() -> bool:
 
 
 def _silent_solver() -> Any:
-    """A solver that prints nothing. Since HiGHS 1.16 it prints its version when callbacks are enabled, which its
+    """Return a solver that prints nothing. Since HiGHS 1.16 it prints its version when callbacks are enabled, which its
     constructor does."""
     import highspy
 
@@ -130,7 +130,7 @@ class SolverProgram:
         bound = float(solver_info.mip_dual_bound) if self._integer else objective
         prices = np.zeros(0) if self._integer else np.maximum(0.0, np.array(solution.row_dual))
         return SolverAnswer(
-            point, objective, max(objective, bound), prices, _AT_LEAST + int(solver_info.simplex_iteration_count)
+            point, objective, max(objective, bound), prices, _WORK_PER_CALL + int(solver_info.simplex_iteration_count)
         )
 
     def _found_answer(self) -> bool:
@@ -146,7 +146,8 @@ class SolverProgram:
     def _given_up(self, rows: int) -> SolverAnswer:
         """Return an answer for a failed solver call, which places nothing and has an infinite bound."""
         np = self._np
-        return SolverAnswer(np.zeros(self.size), 0.0, float("inf"), np.zeros(0 if self._integer else rows), _AT_LEAST)
+        prices = np.zeros(0 if self._integer else rows)
+        return SolverAnswer(np.zeros(self.size), 0.0, float("inf"), prices, _WORK_PER_CALL)
 
 
 SLACK: Final = 0.05
@@ -302,7 +303,7 @@ class PatternProgram:
 
 ENOUGH: Final = 2e-4
 """Share of the worth: a solution that is closer than this to its bound is good enough."""
-_SMOOTH: Final = 0.5
+_SMOOTHING_WEIGHT: Final = 0.5
 """Weight of the best prices known in the prices that are tried."""
 _AT_ONCE: Final = 32
 """Shapes whose programs are solved in one round; of a fleet with more, each round takes the next part."""
@@ -325,8 +326,8 @@ class ColumnGeneration:
     def __init__(self, problem: BatchProblem, work: int, slack: float = SLACK) -> None:
         self.problem, self.work = problem, work
         self._columns = KnownPatterns(problem)
-        self._turn = -_AT_ONCE
-        # Programs are kept where each is asked often.
+        self._next_program = -_AT_ONCE
+        # With few shapes each program is solved in every round, so it is worth keeping.
         few = len(problem.shapes) <= _AT_ONCE
         self._hosts = [PatternProgram(number, problem, slack, keep=few) for number in range(len(problem.shapes))]
 
@@ -347,7 +348,7 @@ class ColumnGeneration:
             # Smoothed prices first: those of a young mix swing. If they lead to no better pattern, the program's own
             # prices are tried.
             for prices in (_smooth(center, shares.kind_prices), shares.kind_prices):
-                bound, improved = self._look(prices, shares, unplaced, hosts)
+                bound, improved = self._add_better_patterns(prices, shares, unplaced, hosts)
                 if bound < best:
                     best, center = bound, prices
                 if improved:
@@ -361,7 +362,7 @@ class ColumnGeneration:
             shares = self._columns.shares(unplaced, hosts)
         return PricedShares(shares, most)
 
-    def _look(
+    def _add_better_patterns(
         self, prices: Sequence[float], shares: PatternShares, unplaced: Sequence[int], hosts: Sequence[int]
     ) -> tuple[float, bool]:
         """Solve the shapes' programs at these prices, and add the better patterns. Returns a bound on any solution,
@@ -370,7 +371,7 @@ class ColumnGeneration:
         # The Lagrangian bound: all VMs at their prices, and for each host what its best pattern earns beyond them.
         bound = sum(price * count for price, count in zip(prices, unplaced, strict=True))
         improved = False
-        for program in self._in_turn(programs):
+        for program in self._next_part(programs):
             best = program.best(prices, unplaced)
             self.work -= best.work
             bound += hosts[program.number] * max(0.0, best.bound)
@@ -381,12 +382,13 @@ class ColumnGeneration:
                 improved |= self._columns.add(best.pattern)
         return bound if len(programs) <= _AT_ONCE else float("inf"), improved
 
-    def _in_turn(self, programs: Sequence[PatternProgram]) -> Sequence[PatternProgram]:
-        """The next part of the shapes, after those that were looked at last."""
+    def _next_part(self, programs: Sequence[PatternProgram]) -> Sequence[PatternProgram]:
+        """Return the programs for this round: `_AT_ONCE` of them, after those of the last round."""
         if len(programs) <= _AT_ONCE:
             return programs
-        self._turn = (self._turn + _AT_ONCE) % len(programs)
-        return (*programs, *programs)[self._turn : self._turn + _AT_ONCE]
+        self._next_program = (self._next_program + _AT_ONCE) % len(programs)
+        # doubled, so that a part may go over the end of the list
+        return (*programs, *programs)[self._next_program : self._next_program + _AT_ONCE]
 
 
 def _smooth(center: Sequence[float], now: Sequence[float]) -> tuple[float, ...]:
@@ -395,12 +397,13 @@ def _smooth(center: Sequence[float], now: Sequence[float]) -> tuple[float, ...]:
     >>> _smooth((8, 0), (4, 2))
     (6.0, 1.0)
     """
-    return tuple(_SMOOTH * old + (1 - _SMOOTH) * new for old, new in zip(center, now, strict=True))
+    weight = _SMOOTHING_WEIGHT
+    return tuple(weight * old + (1 - weight) * new for old, new in zip(center, now, strict=True))
 
 
 def solve_fluid(problem: BatchProblem) -> tuple[float, tuple[float, ...]]:
-    """A bound on the worth of any solution, and what one more VM of each kind would be worth. All hosts of a shape are
-    one large host, and VMs go there in fractions: a linear program, solved once."""
+    """Return a bound on the worth of any solution, and what one more VM of each kind would be worth. All hosts of a
+    shape are one large host, and VMs go there in fractions: a linear program, solved once."""
     answer = _solve_large_hosts(problem, integer=False)
     if answer is None:
         return 0.0, (0.0,) * len(problem.demand)
@@ -408,7 +411,7 @@ def solve_fluid(problem: BatchProblem) -> tuple[float, tuple[float, ...]]:
 
 
 def bound_whole(problem: BatchProblem) -> float:
-    """A bound on the worth of any solution: all hosts of a shape are one large host, but VMs and GPUs are whole.
+    """Return a bound on the worth of any solution: all hosts of a shape are one large host, but VMs and GPUs are whole.
 
     Example: two GPUs of 48 GiB, each for vGPUs of one size, three VMs of 24 GiB and five of 8 GiB. In fractions one
     and a half GPUs have the large ones and the others small ones, 96 GiB in all; whole GPUs place at most 88 GiB.
@@ -428,17 +431,18 @@ def _solve_large_hosts(problem: BatchProblem, *, integer: bool) -> SolverAnswer 
     gains: list[float] = []
     limits: list[float] = list(map(float, problem.demand))
     for number, shape in enumerate(problem.shapes):
-        first = len(limits)
+        first_row = len(limits)
         limits += [float(shape.count * amount) for amount in shape.capacity]
         limits += [float(shape.count * group.count) for group in shape.groups]
         for kind, options in sorted(shape.options.items()):
             for number_of_option, option in enumerate(options):
-                columns.append([(kind, 1), *((first + row, amount) for row, amount in option.uses)])
+                columns.append([(kind, 1), *((first_row + row, amount) for row, amount in option.uses)])
                 gains.append(problem.worth_of(number, kind, number_of_option))
         for index, group in enumerate(shape.groups):
             for layout in group.layouts:
-                row = first + len(shape.capacity) + index
-                columns.append([*((first + row, -amount) for row, amount in layout), (row, 1)])
+                group_row = first_row + len(shape.capacity) + index
+                # a layout adds capacity: its use is negative
+                columns.append([*((first_row + row, -amount) for row, amount in layout), (group_row, 1)])
                 gains.append(0.0)
     if not columns:
         return None

@@ -85,12 +85,12 @@ class BatchProblem:
     """What using a host costs that could stay empty."""
 
     def value(self, pattern: HostPattern) -> float:
-        """The worth of the pattern: its GPU memory, less the penalties for remote VMs and for using the host."""
+        """Return the worth of the pattern: its GPU memory less the penalties for remote VMs and for using the host."""
         placed = sum(count * self.worth_of(pattern.shape, kind, option) for kind, option, count in pattern.vms)
         return placed - self.used_host_cost
 
     def memory(self, pattern: HostPattern) -> int:
-        """The GPU memory that the pattern places."""
+        """Return the GPU memory in MiB that the pattern places."""
         return sum(count * self.worth[kind] for kind, _, count in pattern.vms)
 
     @property
@@ -114,8 +114,10 @@ def with_local_options(problem: BatchProblem) -> BatchProblem:
     """Return the problem without remote options: every VM is beside its GPUs."""
     shapes = []
     for shape in problem.shapes:
-        # Options beside the GPUs stand before the others, so their numbers stay.
-        local = {kind: tuple(o for o in options if not o.remote) for kind, options in shape.options.items()}
+        # Remote options come last, so the numbers of the others stay the same without them.
+        local = {
+            kind: tuple(option for option in options if not option.remote) for kind, options in shape.options.items()
+        }
         shapes.append(replace(shape, options={kind: options for kind, options in local.items() if options}))
     return replace(problem, shapes=tuple(shapes))
 

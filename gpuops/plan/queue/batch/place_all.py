@@ -79,8 +79,8 @@ def propose_vms(model: BatchModel, pattern: HostPattern, host: HostGpus) -> tupl
             slots = model.slots(layout, host)
             free_gpus.append(_GpuSlots(next(gpus_of_group[group]), model.node(layout, host), slots))
     # 2. Each VM takes its slots, in the order of starting.
-    # an element of `pattern.vms`: (kind, option, number of VMs)
-    order = sorted(pattern.vms, key=lambda counted: (model.devices.index(model.kinds[counted[0]].device), counted))
+    # an element of `pattern.vms` is (number of the kind, option, number of VMs)
+    order = sorted(pattern.vms, key=lambda vm_count: (model.devices.index(model.kinds[vm_count[0]].device), vm_count))
     proposals = []
     for kind, option, count in order:
         node = model.node(shape.options[kind][option].uses, host)
@@ -105,6 +105,7 @@ def admit_vms(
     # Only the VMs of this host are copied from step to step: a fleet has thousands of others.
     host_only = replace(inventory, hosts={ref: host}, vms={vm.ref: vm for vm in inventory.vms_on(host)})
     admission = _Admission(inventory, catalog, ref, pin)
+    # The start offsets on the GPUs are known: the VMs may fit in one order only.
     if pin is not PinPolicy.NEVER and any(gpu.vgpus is not None for gpu in host.gpus):
         kinds, gpus = [proposal.kind for proposal, _ in proposed], [proposal.gpus for proposal, _ in proposed]
         order = order_of_starting(kinds, gpus, host, host_only, catalog)
@@ -182,15 +183,16 @@ def _spread_over_gpus(proposed: Sequence[tuple[ProposedVm, Workload]]) -> list[t
     Example: three VMs for GPU A, then two for GPU B. They are started on A, B, A, B, A.
     """
     vgpus_on: Counter[PciAddress] = Counter()
-    rounds = []
+    # In round 0 each GPU gets its first vGPU, in round 1 its second, and so on.
+    round_of_vm = []
     for proposal, _ in proposed:
-        rounds.append(max((vgpus_on[gpu] for gpu in proposal.gpus), default=0))
+        round_of_vm.append(max((vgpus_on[gpu] for gpu in proposal.gpus), default=0))
         vgpus_on.update(proposal.gpus)
-    return [proposed[index] for index in sorted(range(len(proposed)), key=lambda index: (rounds[index], index))]
+    return [proposed[index] for index in sorted(range(len(proposed)), key=lambda index: (round_of_vm[index], index))]
 
 
 def _as_proposed(placed: Sequence[Placed], proposed: Sequence[tuple[ProposedVm, Workload]]) -> bool:
-    """Whether all VMs were placed, each beside the node that was meant."""
+    """Return whether all VMs were placed, each on the NUMA node that was proposed."""
     intended_node = {workload.name: proposal.node for proposal, workload in proposed}
     return len(placed) == len(proposed) and all(
         intended_node[placed_vm.workload.name] in (None, placed_vm.placement.numa_node) for placed_vm in placed
@@ -313,7 +315,7 @@ def place_by_solver(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue,
 
 
 def most_placeable_mib(workloads: Sequence[Workload], inventory: Inventory, catalog: Catalog) -> int:
-    """GPU memory that no plan can exceed, in MiB. What the model does not cover counts as placed."""
+    """Return the GPU memory that no plan can exceed, in MiB. What the model does not cover counts as placed."""
     grouped = group_requests(workloads, inventory, catalog)
     others_mib = _memory_mib(grouped.others, inventory, catalog)
     if not grouped.kinds:
@@ -322,7 +324,7 @@ def most_placeable_mib(workloads: Sequence[Workload], inventory: Inventory, cata
 
 
 def _percent(part: int, whole: int) -> float | None:
-    """Percent, rounded down to tenths, so that nearly all is not shown as all.
+    """Return the share in percent, rounded down to tenths, so that nearly all is not shown as all.
 
     >>> _percent(9996, 10000)
     99.9
@@ -365,7 +367,7 @@ def _with_admitted(inventory: Inventory, admitted_so_far: Sequence[AdmittedVms])
 
 
 def _memory_mib(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> int:
-    """GPU memory that the requests ask for in MiB, as far as their devices are known."""
+    """Return the GPU memory that the requests ask for in MiB, as far as their devices are known."""
     total = 0
     for workload in workloads:
         devices = choices_of_devices(workload, inventory, catalog)[0]

@@ -47,14 +47,15 @@ from gpuops.plan.queue.batch.integer_program import (
 FEW_HOSTS_WORK: Final = 40_000
 """Limit of the search in simplex iterations of programs of `_ROWS` rows: five to ten seconds for the hardest problems
 that were measured."""
-_TOGETHER: Final = 3
-_AT_LEAST: Final = 1000
-"""Iterations that each program counts for: a small one takes as long to begin."""
+_HOSTS_TOGETHER: Final = 3
+"""How many hosts are planned anew together: few, so that the program has little symmetry."""
+_MIN_WORK: Final = 1000
+"""Iterations that each program counts for at least: also a small one takes that long to begin."""
 _ROWS: Final = 120
 """Rows of a program up to which an iteration counts once: of three hosts of the trace. With twice as many, for many
 kinds of VM, it takes twice as long (0.7 to 2 microseconds a row were measured), and counts twice."""
 _SLACK: Final = 0.01
-"""How far below the best the plan of a few hosts may be, as a share of the largest worth."""
+"""How far below the best the plan of a few hosts may be, as a share of the largest worth of a VM."""
 
 
 def plan_anew(
@@ -66,15 +67,15 @@ def plan_anew(
     """
     patterns, remaining_vms = list(hosts), list(unplaced)
     programs: dict[tuple[int, ...], _HostsProgram] = {}
-    # Look first at the hosts that could hold the most more GPU memory than they do. Take at least `_TOGETHER` of them:
-    # full hosts help to fill others.
+    # Look first at the hosts with the most unused GPU memory. Take at least `_HOSTS_TOGETHER` of them: full hosts help
+    # to fill others.
     loosest = with_loosest_options(problem)
-    most = [solve_fluid(replace(loosest, shapes=(replace(shape, count=1),)))[0] for shape in loosest.shapes]
-    spare = [most[pattern.shape] - problem.memory(pattern) for pattern in patterns]
-    smallest_gain = gcd(*problem.worth)
-    could_take_more = sum(gpu_mib >= smallest_gain - 1e-6 for gpu_mib in spare)
-    ranked = sorted(range(len(patterns)), key=lambda number: (-spare[number], number))
-    open_hosts = ranked[: max(_TOGETHER, could_take_more)]
+    most_mib = [solve_fluid(replace(loosest, shapes=(replace(shape, count=1),)))[0] for shape in loosest.shapes]
+    unused_mib = [most_mib[pattern.shape] - problem.memory(pattern) for pattern in patterns]
+    smallest_gain_mib = gcd(*problem.worth)
+    open_count = sum(gpu_mib >= smallest_gain_mib - 1e-6 for gpu_mib in unused_mib)
+    ranked = sorted(range(len(patterns)), key=lambda number: (-unused_mib[number], number))
+    open_hosts = ranked[: max(_HOSTS_TOGETHER, open_count)]
     for three in _threes(len(open_hosts)):
         if work <= 0 or not any(remaining_vms):
             break
@@ -86,7 +87,7 @@ def plan_anew(
             programs[shapes] = _HostsProgram(problem, shapes)
         vms = _change_counts(remaining_vms, old_patterns, 1)
         new_patterns, iterations = programs[shapes].best(vms)
-        work -= max(iterations, _AT_LEAST) * max(programs[shapes].rows, _ROWS) // _ROWS
+        work -= max(iterations, _MIN_WORK) * max(programs[shapes].rows, _ROWS) // _ROWS
         if _worth(problem, new_patterns) > _worth(problem, old_patterns):
             remaining_vms = _change_counts(vms, new_patterns, -1)
             for number, pattern in zip(numbers, new_patterns, strict=True):
@@ -95,7 +96,8 @@ def plan_anew(
 
 
 def _worth(problem: BatchProblem, patterns: Sequence[HostPattern]) -> tuple[int, float]:
-    """The GPU memory first: of much of it, beside its GPUs or not, the penalty is more than the worth of a small VM."""
+    """Return the GPU memory of these patterns, then their value. Memory decides first: on large patterns the penalties
+    for remote VMs in the value add up to more than a small VM is worth."""
     return sum(map(problem.memory, patterns)), sum(map(problem.value, patterns))
 
 
@@ -105,12 +107,12 @@ def _threes(hosts: int) -> Iterator[tuple[int, ...]]:
     >>> list(_threes(6))[:5]
     [(0, 1, 2), (3, 4, 5), (0, 1, 3), (3, 4, 0), (0, 2, 3)]
     """
-    if hosts <= _TOGETHER:
+    if hosts <= _HOSTS_TOGETHER:
         yield tuple(range(hosts))
         return
     for far in range(2, hosts):
         for near in range(1, far):
-            for first in range(0, hosts, _TOGETHER):
+            for first in range(0, hosts, _HOSTS_TOGETHER):
                 yield first, (first + near) % hosts, (first + far) % hosts
 
 
@@ -132,31 +134,34 @@ class _HostsProgram:
         self._options: list[list[tuple[int, int]]] = []
         self._layouts: list[list[tuple[int, int]]] = []
         # The rows: the VMs of each kind, then for each host its capacity and the GPUs of each group.
-        first = len(problem.demand)
+        first_row = len(problem.demand)
         for number in shapes:
             shape = problem.shapes[number]
-            groups = first + len(shape.capacity)
+            first_group_row = first_row + len(shape.capacity)
             options = [
-                (kind, at)
+                (kind, option)
                 for kind, options_of_kind in sorted(shape.options.items())
-                for at in range(len(options_of_kind))
+                for option in range(len(options_of_kind))
             ]
-            layouts = [(at, layout) for at, group in enumerate(shape.groups) for layout in range(len(group.layouts))]
-            for kind, at in options:
-                columns.append([(kind, 1), *((first + row, much) for row, much in shape.options[kind][at].uses)])
-            for at, layout in layouts:
+            layouts = [
+                (group, layout) for group, gpus in enumerate(shape.groups) for layout in range(len(gpus.layouts))
+            ]
+            for kind, option in options:
+                uses = ((first_row + row, amount) for row, amount in shape.options[kind][option].uses)
+                columns.append([(kind, 1), *uses])
+            for group, layout in layouts:
                 # a layout adds capacity: its use is negative
-                gives = ((first + row, -much) for row, much in shape.groups[at].layouts[layout])
-                columns.append([*gives, (groups + at, 1)])
+                uses = ((first_row + row, -amount) for row, amount in shape.groups[group].layouts[layout])
+                columns.append([*uses, (first_group_row + group, 1)])
             self._options.append(options)
             self._layouts.append(layouts)
-            first = groups + len(shape.groups)
+            first_row = first_group_row + len(shape.groups)
         slack = _SLACK * max(problem.worth, default=0)
-        self._program = SolverProgram(columns, first, integer=True, slack=slack)
+        self._program = SolverProgram(columns, first_row, integer=True, slack=slack)
 
     @property
     def rows(self) -> int:
-        """The kinds of VM, and what each of the hosts has of everything."""
+        """Return the number of rows: one for each kind of VM, and those of each host."""
         return self._program.rows
 
     def best(self, vms: Sequence[int]) -> tuple[list[HostPattern], int]:
@@ -164,21 +169,23 @@ class _HostsProgram:
         import numpy as np
 
         gains: list[float] = []
-        most: list[float] = []
-        limits: list[float] = list(map(float, vms))
+        upper_limits: list[float] = []
+        row_limits: list[float] = list(map(float, vms))
         for number, options, layouts in zip(self._shapes, self._options, self._layouts, strict=True):
             shape = self._problem.shapes[number]
-            gains += [self._problem.worth_of(number, kind, at) for kind, at in options] + [0.0] * len(layouts)
-            most += [float(vms[kind]) for kind, _ in options]
-            most += [float(shape.groups[at].count) for at, _ in layouts]
-            limits += [*map(float, shape.capacity), *(float(group.count) for group in shape.groups)]
-        answer = self._program.solve(np.array(gains), np.array(most), np.array(limits))
+            # VMs earn their worth, layouts nothing
+            gains += [self._problem.worth_of(number, kind, option) for kind, option in options] + [0.0] * len(layouts)
+            upper_limits += [float(vms[kind]) for kind, _ in options]
+            upper_limits += [float(shape.groups[group].count) for group, _ in layouts]
+            row_limits += [*map(float, shape.capacity), *(float(group.count) for group in shape.groups)]
+        answer = self._program.solve(np.array(gains), np.array(upper_limits), np.array(row_limits))
+        # The point holds for each host the counts of its options, then those of its layouts.
         counts = iter(answer.point.round().astype(int).tolist())
-        patterns = [HostPattern(number, (), ()) for number in self._shapes]
-        for at, (options, layouts) in enumerate(zip(self._options, self._layouts, strict=True)):
+        patterns = []
+        for number, options, layouts in zip(self._shapes, self._options, self._layouts, strict=True):
             vm_counts = tuple((*option, count) for option in options if (count := next(counts)))
-            gpus = tuple((*layout, count) for layout in layouts if (count := next(counts)))
-            patterns[at] = replace(patterns[at], vms=vm_counts, gpus=gpus)
+            gpu_counts = tuple((*layout, count) for layout in layouts if (count := next(counts)))
+            patterns.append(HostPattern(number, vm_counts, gpu_counts))
         return patterns, answer.work
 
 
@@ -229,7 +236,7 @@ def solve(problem: BatchProblem, work: int = WORK) -> BatchSolution:
     # 4. VMs that are left, remote options included, beside the patterns and on unused hosts.
     if any(unplaced):
         chosen = fill_remaining(problem, chosen, hosts, unplaced)
-    # 5. Where some are left even so: a few hosts at a time planned anew with them, then once more what fits beside.
+    # 5. If some are still left, plan a few hosts at a time anew with them, then fill what remains once more.
     return BatchSolution(tuple(_with_unplaced(problem, chosen)))
 
 
@@ -241,19 +248,20 @@ def _with_unplaced(
     if not any(unplaced) or sum(shape.count for shape in problem.shapes) > _MOST_HOSTS_ANEW:
         return chosen
     # Stop if even the smallest gain would exceed what any plan can place.
-    placed = sum(times * problem.memory(pattern) for pattern, times in chosen)
-    least, loosest = placed + gcd(*problem.worth), with_loosest_options(problem)
-    if least > solve_fluid(loosest)[0] + 1e-6 or least > bound_whole(loosest) + 1e-6:
+    placed_mib = sum(times * problem.memory(pattern) for pattern, times in chosen)
+    next_better_mib, loosest = placed_mib + gcd(*problem.worth), with_loosest_options(problem)
+    if next_better_mib > solve_fluid(loosest)[0] + 1e-6 or next_better_mib > bound_whole(loosest) + 1e-6:
         return chosen
     hosts = [pattern for pattern, times in chosen for _ in range(times)]
     hosts += [HostPattern(number, (), ()) for number, count in enumerate(unused) for _ in range(count)]
-    anew = Counter(pattern for pattern in plan_anew(problem, hosts, unplaced, FEW_HOSTS_WORK) if pattern.vms)
-    unplaced, unused = _remaining(problem, tuple(anew.items()))
-    return fill_remaining(problem, tuple(anew.items()), unused, unplaced)
+    new_patterns = plan_anew(problem, hosts, unplaced, FEW_HOSTS_WORK)
+    pattern_counts = tuple(Counter(pattern for pattern in new_patterns if pattern.vms).items())
+    unplaced, unused = _remaining(problem, pattern_counts)
+    return fill_remaining(problem, pattern_counts, unused, unplaced)
 
 
 def _remaining(problem: BatchProblem, chosen: Sequence[tuple[HostPattern, int]]) -> tuple[list[int], list[int]]:
-    """The VMs of each kind that have no place, and the hosts of each shape without a pattern."""
+    """Return the VMs of each kind that have no place, and the hosts of each shape without a pattern."""
     unplaced, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
     for pattern, times in chosen:
         hosts[pattern.shape] -= times
@@ -280,8 +288,8 @@ def _whole_hosts(shares: PatternShares) -> list[tuple[HostPattern, int]]:
 
 def _take(pattern: HostPattern, times: int, unplaced: list[int], hosts: list[int]) -> tuple[HostPattern, int]:
     """Take the pattern on up to `times` hosts, as far as hosts and VMs are left; both are counted down."""
-    enough = min(unplaced[kind] // count for kind, count in pattern.counts)
-    times = max(1, min(times, hosts[pattern.shape], enough))
+    vms_suffice_for = min(unplaced[kind] // count for kind, count in pattern.counts)
+    times = max(1, min(times, hosts[pattern.shape], vms_suffice_for))
     hosts[pattern.shape] -= times
     for kind, count in pattern.counts:
         unplaced[kind] -= times * count
@@ -341,7 +349,7 @@ def _remaining_shape(shape: HostShape, pattern: HostPattern, unplaced: Sequence[
 
 
 def _most_of_each_row(capacity: Sequence[int], groups: Sequence[GpuGroup]) -> list[int]:
-    """An upper limit for each row: its capacity, and the best layout for it on every GPU."""
+    """Return an upper limit for each row: its capacity, and the best layout for it on every GPU."""
     upper_limits = list(capacity)
     for group in groups:
         largest: dict[int, int] = {}
