@@ -53,7 +53,7 @@ class RotateMark:
         Raises UsageError if no desktop is selected, for an unknown pool, and for a value that the policy does not
         accept; VmNotFound and VmAmbiguous for the names in `vm`.
         """
-        self._check()
+        self._check_options()
         desktops, refusals = self._desktops(inventory)
         steps: list[SetAttribute] = []
         unchanged: list[Choice] = []
@@ -66,10 +66,10 @@ class RotateMark:
             if mark.value is not None and self.value not in (None, mark.value):
                 hint = f"remove --value, or use --value {mark.value}"
                 raise UsageError(f"--value {self.value!r}: the policy asks for {mark}", hint=hint)
-            present = vm.attributes.get(mark.attribute, "")
+            current_value = vm.attributes.get(mark.attribute, "")
             if self._is_another_value(vm, mark, mark.attribute):
                 # Someone else set it. That is an error only for a desktop that the user named.
-                reason = f"attribute {mark.attribute} = {present} is left alone"
+                reason = f"attribute {mark.attribute} = {current_value} is left alone"
                 if vm.ref in self._named_refs(inventory):
                     refusals.append(
                         Rejection(
@@ -80,7 +80,7 @@ class RotateMark:
                     )
                 else:
                     unchanged.append(Choice(vm.name, chosen=False, reason=reason))
-            elif bool(present) is not self.clear:  # the attribute is already as requested
+            elif bool(current_value) is not self.clear:  # it is set, or cleared, already
                 reason = f"{mark} is not set" if self.clear else f"{mark} is set already"
                 unchanged.append(Choice(vm.name, chosen=False, reason=reason))
             else:
@@ -101,7 +101,8 @@ class RotateMark:
             choices=tuple(unchanged),
         )
 
-    def _check(self) -> None:
+    def _check_options(self) -> None:
+        """Raise UsageError if the options select no desktops, name an unknown pool, or have an empty value."""
         if not (self.vm or self.pool is not None or self.folder is not None):
             raise UsageError("no desktops are selected", hint="add --vm NAME, --pool NAME or --folder FOLDER")
         names = [pool.name for pool in self.policy.pools]
@@ -126,8 +127,8 @@ class RotateMark:
             if pool is None:
                 continue
             pool_of[vm.ref] = pool
-            in_place = self.pool in (None, pool.name) and (selector is None or selector.selects(vm))
-            if in_place and (not self.vm or vm.ref in named):
+            is_in_scope = self.pool in (None, pool.name) and (selector is None or selector.selects(vm))
+            if is_in_scope and (not self.vm or vm.ref in named):
                 selected.append((pool, vm))
         selected_refs = {vm.ref for _, vm in selected}
         in_no_pool = f"is in no pool of policy {self.policy.name}"

@@ -36,7 +36,7 @@ def test_the_night_of_a_vcenter_that_was_rebuilt(lab: Lab) -> None:
 
 def test_a_marker_that_no_night_left(lab: Lab) -> None:
     refusal = lab.run("rotate", "clear-marker", "--vm", "vdi-07", "--yes")
-    assert (refusal.exit_code, "holds it: its return clears its marker" in refusal.stdout) == (3, True)
+    assert (refusal.exit_code, "has taken it: its return clears the marker" in refusal.stdout) == (3, True)
     unmarked = lab.run("rotate", "clear-marker", "--vm", "vdi-01", "--yes", "--output", "json")
     assert unmarked.exit_code == 0
     document = json.loads(unmarked.stdout)

@@ -237,7 +237,8 @@ def mode_blockers(device: GraphicsDevice, host: Host, inventory: Inventory, cata
         yield Rejection(subject, "its vGPU mode, or which VMs run on it, cannot be read", hint=READ_HOST_AND_VMS)
         return
     if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE:
-        off_command = command("host mig off", gpu=str(device.address), host=hosts_called(host.name))
+        options = {"gpu": str(device.address), "host": hosts_called(host.name), "host_shell": "ssh"}
+        off_command = command("host mig off", **options)
         hint = f"{off_command} ends MIG mode"
         yield Rejection(subject, "is in MIG mode, which has no vGPU sizes (NVIDIA AI Enterprise docs)", hint=hint)
     elif running := _vm_names_on(gpu, inventory):
