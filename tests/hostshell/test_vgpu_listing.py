@@ -153,7 +153,7 @@ def test_a_host_that_does_not_answer_stays_as_vcenter_tells_it(lab: Lab) -> None
     lab.site.shell = NvidiaSmi(Ssh(known_hosts=Path("/nowhere")))
     assert lab.room("grid_a100-1-5c").at_most == 4
     (message,) = lab.said
-    assert message.startswith("where the vGPUs lie on their GPUs is not known: "), message
+    assert message.startswith("gpuops does not know where the vGPUs are placed on their GPUs: "), message
 
 
 @pytest.mark.long

@@ -272,7 +272,9 @@ def test_a_host_that_is_not_entered_is_warned_of(hosts: Hosts) -> None:
     answer = gpu_capacity_info(hosts.lab.said, profile="a100-1-5c", host=NAME, shell=strange)
     assert slots(answer) == (10, 11), "it stays as vCenter tells it"
     (warning,) = answer.warnings
-    assert re.match("where the vGPUs lie on their GPUs is not known: .*home/other_hosts does not exist", warning)
+    assert re.match(
+        "gpuops does not know where the vGPUs are placed on their GPUs: .*home/other_hosts does not exist", warning
+    )
     assert hosts.shell.asked == []
 
 

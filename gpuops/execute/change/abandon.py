@@ -98,14 +98,15 @@ class _OpenChange:
 
     @classmethod
     def of(cls, run: Run, journal: Journal, inventory: Inventory) -> _OpenChange:
-        mine, order = journal.state.runs[run.id], load_change_order(run.order)
+        open_run, order = journal.state.runs[run.id], load_change_order(run.order)
         if isinstance(order, MovesOrder):
             raise Refused(
-                "the open change moves VMs: no part of it can be given up", hint="gpuops change abort ends it"
+                "the open change moves VMs, and such a change cannot be given up in parts",
+                hint="gpuops change abort ends it",
             )
-        ids = ids_now(order.uuids, mine.intents.values(), inventory)
-        given_up = {ids.get(ref, ref) for ref in mine.given_up}
-        history = history_of(intents_now(mine.intents.values(), ids), given_up)
+        ids = ids_now(order.uuids, open_run.intents.values(), inventory)
+        given_up = {ids.get(ref, ref) for ref in open_run.given_up}
+        history = history_of(intents_now(open_run.intents.values(), ids), given_up)
         return cls(run, order_now(order, ids), history, inventory, journal)
 
     def open_host_names(self) -> tuple[str, ...]:
@@ -143,7 +144,7 @@ class _OpenChange:
             tuple(self._consequences(target, taken_vms, ends=not open_names)),
             ()
             if not open_names
-            else (f"{RESUME_CHANGE} goes on with {', '.join(open_names)}; gpuops change abort ends it",),
+            else (f"{RESUME_CHANGE} continues with {', '.join(open_names)}; gpuops change abort ends it",),
         )
 
     def _consequences(self, target: GivenUp, taken_vms: Iterable[DisplacedVm], *, ends: bool) -> Iterator[str]:

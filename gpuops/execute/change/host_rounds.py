@@ -51,8 +51,9 @@ DRIVER_S: Final = 600.0
 """The time that a host's driver may take after a boot to list its GPUs."""
 
 DRIVER_LOOK_S: Final = 30.0
+"""The time between two looks whether the driver lists its GPUs."""
 
-_GOOD: Final = (Verdict.DONE, Verdict.ALREADY)
+_SUCCESSES: Final = (Verdict.DONE, Verdict.ALREADY)
 
 Told = Callable[[str], None]
 """Called with one line of progress for the admin."""
@@ -67,7 +68,7 @@ class HostRounds:
     executor: HostTaskExecutor
     show_line: Told = lambda line: None
     wrong: dict[str, str] = field(default_factory=dict)
-    """The reason of the failure, by host."""
+    """Host (ref) -> the reason why its change failed."""
     half_set: set[str] = field(default_factory=set)
     """Hosts that may need a reboot for what was set on them before their setting ended in an error."""
 
@@ -100,7 +101,7 @@ class HostRounds:
             for step in pending_steps
             if step.host in history.reboots and step.host not in self.wrong
         ]
-        self._tasks([*new_reboots, *open_reboots], "reboots")
+        self._run_tasks([*new_reboots, *open_reboots], "reboots")
         self._look_at([step for step in steps if step.host not in self.wrong])
         return [self._end(step) for step in steps]
 
@@ -142,8 +143,8 @@ class HostRounds:
         ready_hosts = [planned_host for planned_host in planned_hosts if isinstance(planned_host, PlannedHost)]
         moves_away = [move for planned_host in ready_hosts for move in planned_host.away]
         self._say(steps, f"{len(moves_away)} VMs leave" if moves_away else "no VM has to leave")
-        for outcome in self._vms(plan_departures(moves_away), inventory):
-            if outcome.verdict not in _GOOD:
+        for outcome in self._execute_moves(leaving(moves_away), inventory):
+            if outcome.verdict not in _SUCCESSES:
                 vm = inventory.vm(outcome.step.vm)
                 # a host keeps its first reason; every VM that leaves has a host, so "" only satisfies the type
                 self.wrong.setdefault(vm.host or "", f"{vm.name} did not leave it: {outcome.reason}")
@@ -152,21 +153,21 @@ class HostRounds:
     def _set(self, steps: Sequence[HostStep]) -> list[RebootHost]:
         """Put these hosts into maintenance mode, apply their settings, and return the reboots that are needed."""
         mode = self.order.rolling.vsan_mode
-        self._tasks([EnterMaintenance(step.host, mode) for step in steps], "enters maintenance mode")
+        self._run_tasks([EnterMaintenance(step.host, mode) for step in steps], "enters maintenance mode")
         inventory = self.executor.inventory
         booted = {step.host: host.booted for step in steps if (host := inventory.hosts.get(step.host)) is not None}
-        setting = self._setting(inventory)
+        setting = self._setting_executor(inventory)
         for step in steps:
             # a VM that was suspended here in the meantime would resume under another driver or scheduler
             host = inventory.hosts.get(step.host)
             blocked = next(vms_forbidding_change(host, inventory), None) if host is not None else GONE
             if blocked is not None:
                 self.wrong.setdefault(step.host, str(blocked))
-            elif step.host not in self.wrong and (outcome := setting.set(step)).verdict not in _GOOD:
-                self.wrong[step.host] = f"it was not set: {outcome.reason}"
+            elif step.host not in self.wrong and (outcome := setting.set(step)).verdict not in _SUCCESSES:
+                self.wrong[step.host] = f"gpuops could not set it: {outcome.reason}"
         self.half_set |= setting.half_set
-        set_ = [step for step in steps if step.host not in self.wrong]
-        return [RebootHost(step.host, booted[step.host]) for step in set_ if self._reboots(step, setting)]
+        set_steps = [step for step in steps if step.host not in self.wrong]
+        return [RebootHost(step.host, booted[step.host]) for step in set_steps if self._reboots(step, setting)]
 
     def _reboots(self, step: HostStep, setting: SettingExecutor) -> bool:
         """Return whether the host must be rebooted for the setting.
@@ -202,7 +203,7 @@ class HostRounds:
         """Return the host (None if it is gone from vCenter) and the GPUs that its driver did not list in time."""
         host, waited_s = self._with_settings(step), 0.0
         while host is not None and (missing := self._missing_gpus(step, host)) and waited_s < DRIVER_S:
-            self.executor.wait_on(step.host, DRIVER_LOOK_S)
+            self.executor.wait_for_one_boot(step.host, DRIVER_LOOK_S)
             waited_s += DRIVER_LOOK_S
             host = self._with_settings(step)
         return host, missing if host is not None else []
@@ -235,7 +236,7 @@ class HostRounds:
         rebooted = step.host in self.history().reboots  # or may still be: the request was sent
         if reason is not None and (rebooted or step.host in self.half_set):
             return Outcome(step, Verdict.FAILED, f"{reason}; it stays in maintenance mode")
-        self._tasks([LeaveMaintenance(step.host)], "leaves maintenance mode")
+        self._run_tasks([LeaveMaintenance(step.host)], "leaves maintenance mode")
         failure = self.wrong.get(step.host)  # set by `_tasks` if the host did not leave maintenance mode
         if failure is not None and reason is None:
             return Outcome(step, Verdict.FAILED, failure)
@@ -266,13 +267,13 @@ class HostRounds:
         )
         return [
             f"{inventory.vm(outcome.step.vm).name} is not back: {outcome.reason}"
-            for outcome in self._vms(plan, inventory)
-            if outcome.verdict not in _GOOD
+            for outcome in self._execute_moves(plan, inventory)
+            if outcome.verdict not in _SUCCESSES
         ], (*notes, *removal_notes)
 
     # the executors
 
-    def _vms(self, plan: Plan, inventory: Inventory) -> tuple[Outcome, ...]:
+    def _execute_moves(self, plan: Plan, inventory: Inventory) -> tuple[Outcome, ...]:
         if not plan.steps:
             return ()
         return execute(plan, self._vm_executor(inventory), Limits(), self.site.progress)
@@ -282,7 +283,7 @@ class HostRounds:
         leases = lease_for_all_vms(executor.lease)
         return VmExecutor(executor.vcenter, executor.journal, executor.run, inventory, leases=leases, passed_s=passed_s)
 
-    def _setting(self, inventory: Inventory) -> SettingExecutor:
+    def _setting_executor(self, inventory: Inventory) -> SettingExecutor:
         executor, passed_s = self.executor, self.site.passed_s
         return SettingExecutor(
             executor.vcenter,
@@ -294,7 +295,7 @@ class HostRounds:
             passed_s=passed_s,
         )
 
-    def _tasks(self, tasks: Iterable[HostTask], activity: str) -> None:
+    def _run_tasks(self, tasks: Iterable[HostTask], activity: str) -> None:
         task_list = list(tasks)
         if task_list:
             self.show_line(f"{', '.join(self.order.names[task.host] for task in task_list)}: {activity}")

@@ -28,7 +28,8 @@ from gpuops.plan.hosts.change.rolling_plan import task_satisfied
 GRACE_S: Final = 60.0
 """A task ends within its own limit plus this time."""
 
-TASK_S: Final = 900.0
+TASK_LIMIT_S: Final = 900.0
+"""The limit for a task that has no limit of its own."""
 GOING_DOWN_S: Final = 300.0
 """A host goes down within this time if the request to reboot reached it."""
 
@@ -38,7 +39,7 @@ BACK_S: Final = 3600.0
 UNCONNECTED: Final = "is not connected"
 
 Failures = dict[str, str]
-"""The reason why a step was not done, by host."""
+"""Host (ref) -> the reason why its step was not done."""
 
 
 class HostTaskExecutor(HostExecutor[HostTask]):
@@ -58,15 +59,15 @@ class HostTaskExecutor(HostExecutor[HostTask]):
     ) -> None:
         """`uuids`: the hardware uuids of the hosts of the change, by their ids at the start of the change."""
         super().__init__(vcenter, hosts, journal, run, inventory, lease=lease, passed_s=passed_s)
-        mine = journal.state.runs[run.id]
-        self.ids = ids_now(uuids, mine.intents.values(), inventory)
+        open_run = journal.state.runs[run.id]
+        self.ids = ids_now(uuids, open_run.intents.values(), inventory)
         """Current ids of hosts and VMs of the change, by their ids in the journal, where they differ."""
 
     def history(self) -> History:
         """Return the history of this run, as the journal holds it."""
-        mine = self.journal.state.runs[self.run.id]
-        given_up = frozenset(self.ids.get(ref, ref) for ref in mine.given_up)
-        return history_of(intents_now(mine.intents.values(), self.ids), given_up)
+        open_run = self.journal.state.runs[self.run.id]
+        given_up = frozenset(self.ids.get(ref, ref) for ref in open_run.given_up)
+        return history_of(intents_now(open_run.intents.values(), self.ids), given_up)
 
     def look(self) -> Inventory:
         """Read the inventory again (hosts, their GPUs and all VMs) and return it."""
@@ -79,7 +80,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         Raises NotConnected (the intents stay open). A host that does not respond gets no request.
         """
         self.look()
-        refusals = {step.host: reason for step in steps if (reason := self._unreachable(step)) is not None}
+        refusals = {step.host: reason for step in steps if (reason := self._why_unreachable(step)) is not None}
         missing = [step for step in steps if step.host not in refusals and not self.is_done(step)]
         return refusals | self._wait_for_tasks([self.begin(step) for step in missing])
 
@@ -99,14 +100,14 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         for op_id, step in intents:
             if self.host(step) is None:  # the host was removed from vCenter, so no look can settle the task
                 continue
-            under_way = self._under_way(op_id, step)
-            if under_way is not None:
-                sent.append(under_way)
+            in_flight = self._find_in_flight(op_id, step)
+            if in_flight is not None:
+                sent.append(in_flight)
             else:
                 self.settle(op_id, Outcome(step, Verdict.FAILED, NOT_REACHED))
         return self._wait_for_tasks(sent) if sent else {}
 
-    def wait_on(self, host: str, seconds: float) -> None:
+    def wait_for_one_boot(self, host: str, seconds: float) -> None:
         """Wait for `seconds`, or until the host has booted again."""
         current_host = self.inventory.hosts.get(host)
         if current_host is not None:
@@ -152,7 +153,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
 
     # several tasks at once
 
-    def _under_way(self, op_id: str, step: HostTask) -> StepInFlight[HostTask] | None:
+    def _find_in_flight(self, op_id: str, step: HostTask) -> StepInFlight[HostTask] | None:
         """Return the step in flight that an interrupted run sent, or None if vCenter does not show it."""
         task = self.hosts.find_task(step)
         if task is None:
@@ -163,13 +164,13 @@ class HostTaskExecutor(HostExecutor[HostTask]):
 
     def _wait_for_tasks(self, started_tasks: Sequence[Outcome[HostTask] | StepInFlight[HostTask]]) -> Failures:
         """Wait for these tasks, read the inventory again, and return the reasons of failures by host ref."""
-        sent = [state for state in started_tasks if isinstance(state, StepInFlight)]
-        tasks = [state.task for state in sent if state.task is not None]
-        ends = self.wait_for_tasks(tasks, _limit_s([state.step for state in sent]))
-        self._wait_for_boot({state.step.host: state.step for state in sent if _goes_on(state, ends)})
+        in_flight = [begun for begun in started_tasks if isinstance(begun, StepInFlight)]
+        tasks = [sent.task for sent in in_flight if sent.task is not None]
+        ends = self.wait_for_tasks(tasks, _limit_s([sent.step for sent in in_flight]))
+        self._wait_for_boots([sent.step for sent in in_flight if _may_take_effect(sent, ends)])
         self.look()
         outcomes = [
-            self._judge_task(state, ends) if isinstance(state, StepInFlight) else state for state in started_tasks
+            self._judge_task(begun, ends) if isinstance(begun, StepInFlight) else begun for begun in started_tasks
         ]
         failures = [outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)]
         return {outcome.step.host: outcome.reason for outcome in failures}
@@ -180,7 +181,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
             return self.settle(sent.op_id, Outcome(sent.step, Verdict.UNKNOWN, GONE))
         return self.finish(sent, end) if end is not None else self.judge(sent.op_id, sent.step, sent.since)
 
-    def _unreachable(self, step: HostTask) -> str | None:
+    def _why_unreachable(self, step: HostTask) -> str | None:
         """Return why the step's host cannot be used, or None."""
         host = self.host(step)
         if host is None:
@@ -189,8 +190,8 @@ class HostTaskExecutor(HostExecutor[HostTask]):
 
     def _open_intents(self) -> list[tuple[str, HostTask]]:
         """Return the op id and the step of each task without a known outcome, with the current id of its host."""
-        mine = self.journal.state.runs[self.run.id]
-        open_intents = [intent for intent in mine.intents.values() if intent.state in OPEN_STATES]
+        open_run = self.journal.state.runs[self.run.id]
+        open_intents = [intent for intent in open_run.intents.values() if intent.state in OPEN_STATES]
         steps = [(intent.op_id, load_step(intent.step)) for intent in intents_now(open_intents, self.ids)]
         return [(op_id, step) for op_id, step in steps if isinstance(step, HostTask)]
 
@@ -199,48 +200,49 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         if not isinstance(step, RebootHost):
             return False
         if not self._is_unconnected(step):
-            left_s = GOING_DOWN_S - self._since_s(step)
-            self.wait_until(lambda slice_s: self._is_down(step, slice_s), left_s)
+            remaining_s = GOING_DOWN_S - self._age_of_request_s(step)
+            self.wait_until(lambda slice_s: self._is_down(step, slice_s), remaining_s)
             self.look()
         return self._is_unconnected(step) or self.is_done(step)
 
     def _is_down(self, step: RebootHost, slice_s: float) -> bool:
-        back = self.hosts.wait_for_boot({step.host: step.booted}, slice_s)
+        """Wait at most `slice_s`, and return whether the host went down meanwhile: it is away, or has booted again."""
+        booted_hosts = self.hosts.wait_for_boot({step.host: step.booted}, slice_s)
         self.look()
-        return bool(back) or self._is_unconnected(step)
+        return bool(booted_hosts) or self._is_unconnected(step)
 
     def _is_unconnected(self, step: HostTask) -> bool:
         host = self.host(step)
         return host is None or host.connected is not True
 
-    def _since_s(self, step: RebootHost) -> float:
+    def _age_of_request_s(self, step: RebootHost) -> float:
         """Return how long ago the reboot was requested, by vCenter's clock; 0 if the request is only sent now."""
         requested_at = self.history().reboot_requested_at.get(step.host)
         return (self.inventory.taken_at - requested_at).total_seconds() if requested_at is not None else 0.0
 
-    def _wait_for_boot(self, tasks: Mapping[str, HostTask]) -> None:
-        """Wait until all hosts are back, at most an hour from the request of the reboot.
+    def _wait_for_boots(self, tasks: Sequence[HostTask]) -> None:
+        """Wait until the hosts whose tasks are reboots are back, at most an hour from the request of the reboot.
 
         The hour also counts the time before an interrupted change was resumed.
         """
-        reboots = [step for step in tasks.values() if isinstance(step, RebootHost)]
+        reboots = [step for step in tasks if isinstance(step, RebootHost)]
         booted_before = {step.host: step.booted for step in reboots}
-        limit_s = max((BACK_S - self._since_s(step) for step in reboots), default=0.0)
+        limit_s = max((BACK_S - self._age_of_request_s(step) for step in reboots), default=0.0)
 
-        def back(slice_s: float) -> bool:
+        def are_all_back(slice_s: float) -> bool:
             for ref in self.hosts.wait_for_boot(booted_before, slice_s):
                 del booted_before[ref]
             return not booted_before
 
         if booted_before:
-            self.wait_until(back, limit_s)
+            self.wait_until(are_all_back, limit_s)
 
 
-def _goes_on(sent: StepInFlight[HostTask], ends: Mapping[TaskRef, TaskEnd]) -> bool:
+def _may_take_effect(sent: StepInFlight[HostTask], ends: Mapping[TaskRef, TaskEnd]) -> bool:
     """Return whether the step may still take effect: no error says for certain that it will not."""
     end = ends.get(sent.task) if sent.task is not None else None
     return end is None or end.error is None or isinstance(end.error, OutcomeUnknown)
 
 
 def _limit_s(steps: Sequence[HostTask]) -> float:
-    return max([TASK_S, *(step.limit_s + GRACE_S for step in steps if isinstance(step, EnterMaintenance))])
+    return max([TASK_LIMIT_S, *(step.limit_s + GRACE_S for step in steps if isinstance(step, EnterMaintenance))])

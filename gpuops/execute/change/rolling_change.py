@@ -1,7 +1,8 @@
 """Applies a plan for hosts, with rolling reboots or without; resumes, aborts or shows an unfinished change.
 
-Without reboots (`api.configure`) the hosts are changed one after another. If a host fails, the other hosts
-are still changed: their settings do not depend on it."""
+Without reboots (`configure`) the hosts are changed one after another. If a host fails, the other hosts are still
+changed: their settings do not depend on it.
+"""
 
 from __future__ import annotations
 
@@ -88,11 +89,12 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostSt
 def settings_for(request: HostRequest, site: Site, before: Inventory, hosts: Collection[str]) -> Inventory:
     """Return the snapshot with the settings of these hosts, and with all their devices if the request names one."""
     before = site.hosts.with_settings(before, hosts)
-    named = isinstance(request, SetPassthrough) and request.device
-    return site.hosts.with_other_devices(before, hosts) if named else before
+    names_device = isinstance(request, SetPassthrough) and request.device
+    return site.hosts.with_other_devices(before, hosts) if names_device else before
 
 
 def _settings_plan(request: HostRequest, site: Site) -> Report[HostStep]:
+    """Return the plan of the request by vCenter's state now."""
     before = site.vcenter.inventory()
     before = settings_for(request, site, before, request.hosts(before))
     plan = request.plan(before, catalog_of(before))
@@ -119,10 +121,10 @@ def _refuse_what_cannot_be_sent(plan: Plan[HostStep], hosts: Hosts, inventory: I
 ChangeConsent = Callable[[ChangeReport], None]
 """Called before the first change. If it raises, the run ends and nothing is changed."""
 
-RESUME: Final = f"{RESUME_CHANGE} goes on with it"
+RESUME: Final = f"{RESUME_CHANGE} continues it"
 ABORT: Final = "gpuops change abort gives it up"
 STATUS: Final = "gpuops change status shows it"
-LEFT: Final = "was given up: left as it is"
+LEFT_AS_IT_IS: Final = "was given up: left as it is"
 GOES_ON: Final = "goes on with"
 GIVES_UP: Final = "gives up"
 NO_CHANGE: Final = Roll(because=("no change of hosts was cut off",))
@@ -194,14 +196,16 @@ def status(site: Site) -> ChangeStatus:
         if journal is None or run is None:
             return ChangeStatus(given_up=given_up)
         holder = rotating(site.state_dir, site.vcenter.uuid)
-        at_it = str(holder) if holder is not None else ""
+        running_process = str(holder) if holder is not None else ""
         order = load_change_order(run.order)
         if isinstance(order, MovesOrder):
-            return replace(vm_moves.move_status(run, order.moves, site.vcenter.inventory(), at_it), given_up=given_up)
-        mine = journal.state.runs[run.id]
-        history = history_of(mine.intents.values(), mine.given_up)
+            return replace(
+                vm_moves.move_status(run, order.moves, site.vcenter.inventory(), running_process), given_up=given_up
+            )
+        open_run = journal.state.runs[run.id]
+        history = history_of(open_run.intents.values(), open_run.given_up)
     parts = tuple(PartProgress(step.host, order.names[step.host], *_progress(step, history)) for step in order.steps)
-    return ChangeStatus(order.verb, run.started, at_it, parts, given_up=given_up)
+    return ChangeStatus(order.verb, run.started, running_process, parts, given_up=given_up)
 
 
 def _progress(step: HostStep, history: History) -> tuple[str, tuple[str, ...]]:
@@ -330,6 +334,7 @@ def _finish_rounds(host_rounds: HostRounds) -> ChangeReport:
 
 
 def _end_rounds(host_rounds: HostRounds, before: Inventory) -> ChangeReport:
+    """Put the hosts that were begun back into service, and end the change."""
     host_rounds.settle()
     open_hosts = host_rounds.history().left_open
     outcomes = host_rounds.give_up([step for step in host_rounds.order.steps if step.host in open_hosts])
@@ -352,20 +357,17 @@ def _next_move(host_rounds: HostRounds, open_outcomes: Sequence[Outcome[HostStep
     """Return what to fix first, and the command to run after it: an immediate `resume` would stop at the same host."""
     failed = [outcome for outcome in open_outcomes if outcome.verdict is not Verdict.SKIPPED]
     names = ", ".join(host_rounds.order.names[outcome.step.host] for outcome in failed or open_outcomes)
-    window_is_closed = (
-        not failed
-        and next(change_window_refusals(host_rounds.order.rolling, host_rounds.site.clock()), None) is not None
-    )
-    first = "wait until its window opens" if window_is_closed else f"fix the problem of {names}"
+    window_is_closed = not failed and next(shut(host_rounds.order.rolling, host_rounds.site.clock()), None) is not None
+    first_move = "wait until its window opens" if window_is_closed else f"fix the problem of {names}"
     if giving_up:
-        return f"{first}, then {ABORT}; {STATUS}"
+        return f"{first_move}, then {ABORT}; {STATUS}"
     hosts = host_rounds.executor.inventory.hosts
     connected_hosts = [
         host for outcome in failed if (host := hosts.get(outcome.step.host)) is not None and host.connected is True
     ]
     if failed and not connected_hosts:  # a host that does not answer cannot be put back into service either
-        return f"{first}, then {RESUME}, or then {ABORT}; {STATUS}"
-    return f"{first}, then {RESUME}; {ABORT}; {STATUS}"
+        return f"{first_move}, then {RESUME}, or then {ABORT}; {STATUS}"
+    return f"{first_move}, then {RESUME}; {ABORT}; {STATUS}"
 
 
 def _rounds_left(host_rounds: HostRounds) -> list[Outcome[HostStep]]:
@@ -373,7 +375,7 @@ def _rounds_left(host_rounds: HostRounds) -> list[Outcome[HostStep]]:
     host_rounds.settle()
     order, history = host_rounds.order, host_rounds.history()
     outcomes = [Outcome(step, Verdict.ALREADY) for step in order.steps if step.host in history.ended]
-    outcomes += [Outcome(step, Verdict.ALREADY, LEFT) for step in order.steps if step.host in history.given_up]
+    outcomes += [Outcome(step, Verdict.ALREADY, LEFT_AS_IT_IS) for step in order.steps if step.host in history.given_up]
     # hosts that an interrupted run began come first: they may be empty, or in maintenance mode
     begun = [step for step in order.steps if step.host in history.left_open]
     waiting = [step for step in order.steps if step.host not in history.begun | history.given_up]
@@ -401,5 +403,6 @@ def _why_none_is_begun(host_rounds: HostRounds) -> str:
 
 
 def _why_stopped(outcomes: Iterable[Outcome[HostStep]], order: ChangeOrder) -> str:
+    """Return why no other host is begun after these outcomes; empty if none failed."""
     failed = [outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)]
     return f"not begun, because of {order.names[failed[0].step.host]}" if failed else ""

@@ -1,7 +1,8 @@
 """Rebuilds an unfinished change from the journal: which hosts are done, which VMs left the others, their ids now.
 
 A host that is removed from vCenter and added again gets a new id, and so do its VMs; the journal holds the old ids.
-A host is recognized by the uuid of its hardware, a VM by its instance uuid."""
+A host is recognized by the uuid of its hardware, a VM by its instance uuid.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +34,12 @@ from gpuops.plan.core.steps import (
 
 @dataclass(frozen=True, slots=True)
 class DisplacedVm:
-    """A VM that was taken from its host and is not back for certain."""
+    """A VM that was taken from its host and is not known to be back."""
 
     vm: str
     name: str
     stopped: bool
-    """It was shut down; else it runs on another host."""
+    """Whether it was shut down; otherwise it runs on another host."""
     uuid: str | None = None
     """Its instance uuid; None = not known."""
 
@@ -50,18 +51,19 @@ class History:
     ended: set[str] = field(default_factory=set)
     """Hosts that are done."""
     begun: set[str] = field(default_factory=set)
-    """Hosts that were begun, those that are done too."""
+    """Hosts that were begun, including those that are done."""
     reboots: dict[str, RebootHost] = field(default_factory=dict)
     """The reboot that was requested, by host."""
     reboot_requested_at: dict[str, datetime] = field(default_factory=dict)
     """The time of that request by vCenter's clock, by host."""
     taken: dict[str, dict[str, DisplacedVm]] = field(default_factory=dict)
+    """The VMs that were taken from each host and are not known to be back: host -> VM (ref) -> VM."""
     given_up: frozenset[str] = frozenset()
     """Hosts and VMs that an admin gave up."""
 
     @property
     def left_open(self) -> frozenset[str]:
-        """Return the hosts that were begun and are not done."""
+        """The hosts that were begun and are neither done nor given up."""
         return frozenset(self.begun - self.ended - self.given_up)
 
     def _note(self, intended: Intended) -> None:
@@ -86,6 +88,7 @@ class History:
                 self._note_vm(step, intended)
 
     def _note_vm(self, step: Recorded, intended: Intended) -> None:
+        """Note whether the step takes a VM from its host or brings one back."""
         match step:
             case RelocateVm(vm=vm, host=host) if vm in self.taken.get(host, {}):
                 self._note_return(host, vm, intended)  # a move to the host that it was taken from brings it back
@@ -100,12 +103,12 @@ class History:
                 pass
 
     def _note_taken(self, vm: str, intended: Intended, *, stopped: bool) -> None:
+        # failed steps count too, because the guest may still shut down later; a VM that stayed on its host does no harm
         host = str(intended.before.get("host") or "")
         self.begun.add(host)
-        # failed steps count too: the guest may still shut down later; and a VM that runs on its own host is not touched
         name = str(intended.before.get("name", vm))
-        already = self.taken.setdefault(host, {}).get(vm)
-        stopped = stopped or (already is not None and already.stopped)
+        taken_before = self.taken.setdefault(host, {}).get(vm)
+        stopped = stopped or (taken_before is not None and taken_before.stopped)
         self.taken[host][vm] = DisplacedVm(vm, name, stopped, intended.before.get("uuid"))
 
     def _note_return(self, host: str, vm: str, intended: Intended) -> None:
@@ -136,7 +139,8 @@ Value = TypeVar("Value")
 Ids = Mapping[str, str]
 """Current ids by the ids in the journal, without ids that did not change."""
 
-_FIELDS = ("host", "vm")
+_REF_FIELDS = ("host", "vm")
+"""The fields of a step that hold the id of a host or VM."""
 
 
 def ids_now(uuids: Mapping[str, str], intents: Iterable[Intended], inventory: Inventory) -> Ids:
@@ -158,7 +162,7 @@ def ids_now(uuids: Mapping[str, str], intents: Iterable[Intended], inventory: In
         target = vm_now(ref, uuid, inventory) if "vm" in fields else host_now(ref, uuid, inventory)
         if target is not None:
             current_ids[ref] = target.ref
-    return {ref: now for ref, now in current_ids.items() if ref != now}
+    return {ref: current_id for ref, current_id in current_ids.items() if ref != current_id}
 
 
 def order_now(order: ChangeOrder, ids: Ids) -> ChangeOrder:
@@ -180,7 +184,9 @@ def intents_now(intents: Iterable[Intended], ids: Ids) -> Iterator[Intended]:
             yield intended
             continue
         step = {
-            kind: {name: ids.get(content, content) if name in _FIELDS else content for name, content in fields.items()}
+            kind: {
+                name: ids.get(content, content) if name in _REF_FIELDS else content for name, content in fields.items()
+            }
             for kind, fields in intended.step.items()
         }
         before = dict(intended.before)

@@ -28,7 +28,8 @@ from gpuops.plan.rotation.timers import Timers, render_timers
 UNITS: Final = (Path("/etc/systemd/system"), Path("/run/systemd/system"))
 CRON: Final = Path("/etc/cron.d")
 _ZONEINFO: Final = "zoneinfo/"
-_IGNORED_BY_CRON: Final = re.compile(r"^\.|~$|\.(rpmsave|rpmorig|rpmnew|dpkg-.*)$")
+"""The part of the path of a time zone file before the name of the zone."""
+_IGNORED_FILE_NAME: Final = re.compile(r"^\.|~$|\.(rpmsave|rpmorig|rpmnew|dpkg-.*)$")
 """Names of files in /etc/cron.d that no cron reads (crond(8) of cronie, cron(8) of Debian)."""
 
 
@@ -62,30 +63,36 @@ def installed_calls() -> tuple[InstalledCalls, ...]:
 
 
 def _read_unit_calls(zone: tzinfo) -> Iterator[InstalledCalls]:
+    """Yield the calls of the timers of gpuops. A timer in /etc replaces one of the same name in /run, as in systemd."""
     for half in Half:
         for directory in UNITS:
             timer = directory / f"gpuops-{half}.timer"
             if timer.exists():
-                yield from calls_of_unit(half, str(timer), _unit(timer), _unit(timer.with_suffix(".service")), zone)
+                yield from calls_of_unit(
+                    half, str(timer), _read_unit(timer), _read_unit(timer.with_suffix(".service")), zone
+                )
                 break
 
 
-def _unit(path: Path) -> str:
+def _read_unit(path: Path) -> str:
     """Return the text of a unit and its drop-ins."""
     parts = (path, *sorted(path.with_name(f"{path.name}.d").glob("*.conf")))
-    return "\n".join(_text(part) for part in parts)
+    return "\n".join(_read_text(part) for part in parts)
 
 
 def _read_cron_calls(zone: tzinfo) -> Iterator[InstalledCalls]:
     files = [
-        file for file in sorted(CRON.glob("*")) if not _IGNORED_BY_CRON.search(file.name) and "rotate" in _text(file)
+        file
+        for file in sorted(CRON.glob("*"))
+        if not _IGNORED_FILE_NAME.search(file.name) and "rotate" in _read_text(file)
     ]
     has_cron_tz = bool(files) and cron_reads_zones()
     for file in files:
-        yield from calls_of_crontab(str(file), _text(file), zone, has_cron_tz=has_cron_tz)
+        yield from calls_of_crontab(str(file), _read_text(file), zone, has_cron_tz=has_cron_tz)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
+    """Return the text of a file; "" if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -112,7 +119,7 @@ def cron_reads_zones() -> bool:
 def machine_zone() -> tzinfo:
     """Return the time zone of this machine, which systemd and cron use; UTC if it is unknown."""
     target = os.path.realpath("/etc/localtime")
-    name = target.partition(_ZONEINFO)[2] if _ZONEINFO in target else _text(Path("/etc/timezone")).strip()
+    name = target.partition(_ZONEINFO)[2] if _ZONEINFO in target else _read_text(Path("/etc/timezone")).strip()
     try:
         return ZoneInfo(name) if name else UTC
     except (OSError, ValueError, KeyError):

@@ -36,14 +36,14 @@ def preview(
     installed timers. Raises UsageError if the moment or the policy cannot be determined.
     """
     request, moment = request_of_night(policy, site, at)
-    obeyed = request.policy
-    inventory = site.read_for_policy(site.vcenter.inventory(), obeyed)
+    chosen_policy = request.policy
+    inventory = site.read_for_policy(site.vcenter.inventory(), chosen_policy)
     try:
-        forecasts, no_forecast = _read_forecasts(obeyed, site, inventory, moment), ""
+        forecasts, no_forecast = _read_forecasts(chosen_policy, site, inventory, moment), ""
     except StateDamaged as damaged:  # a night can be planned without measurements
         forecasts, no_forecast = {}, damaged.line
     foreseen = preview_night(request, inventory, catalog_of(inventory), moment, forecasts, no_forecast)
-    return replace(foreseen, timers=timer_misfits(obeyed, site, policy_file))
+    return replace(foreseen, timers=timer_misfits(chosen_policy, site, policy_file))
 
 
 def request_of_night(
@@ -54,17 +54,17 @@ def request_of_night(
     Arguments and errors are those of `preview`.
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
-        obeyed = policy or remembered_policy(journal)
-        require_mode(RunKind.NIGHT, obeyed)
+        chosen_policy = policy or remembered_policy(journal)
+        require_mode(RunKind.NIGHT, chosen_policy)
         ended_nights = journal.ended_nights() if journal else frozenset()
-        moment = _resolve_moment(obeyed, at, site.clock(), ended_nights)
-        originals = known_originals(journal, obeyed, moment)
+        moment = _resolve_moment(chosen_policy, at, site.clock(), ended_nights)
+        originals = known_originals(journal, chosen_policy, moment)
         measured = Durations.of(journal.durations() if journal else {})
-        skipped = journal.skipped_nights(obeyed.name) if journal else frozenset()
+        skipped = journal.skipped_nights(chosen_policy.name) if journal else frozenset()
         setbacks = journal.setbacks() if journal else {}
-        past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
-    past, obeyed = by_owners(tuple(past), site), add_to_queue(obeyed.at_night(moment), site)
-    return RotateNight(obeyed, originals, measured, skipped, setbacks, returning=ended_nights, past=past), moment
+        past = FollowedNights().nights(journal) if chosen_policy.fair_share is not None else ()
+    past, chosen_policy = by_owners(tuple(past), site), add_to_queue(chosen_policy.at_night(moment), site)
+    return RotateNight(chosen_policy, originals, measured, skipped, setbacks, returning=ended_nights, past=past), moment
 
 
 def _read_forecasts(policy: Policy, site: Site, inventory: Inventory, at: datetime) -> dict[str, Forecast]:
@@ -117,7 +117,7 @@ def queue_look(policy: Policy | None, site: Site, at: datetime | time | None = N
     if policy.spare is not None:
         if at is not None:
             raise UsageError(
-                "--at: under `mode: spare-capacity` the queue is always that of now", hint="leave out --at"
+                "--at: under `mode: spare-capacity` gpuops shows only the present queue", hint="leave out --at"
             )
         request, inventory, moment = planned_once(policy, site)
         catalog = catalog_of(inventory)

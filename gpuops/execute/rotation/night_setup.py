@@ -124,7 +124,10 @@ def _write_lease_number(policy: Policy, inventory: Inventory, site: Site) -> Non
     if highest.number:
         vm = LockVm(site.vcenter, policy.lock_vm, inventory)
         if vm.look() is None and not vm.write(Lease(owner(), "", highest.number, vm.seen.taken_at)):
-            raise Refused(f"lease number {highest.number} could not be written to {vm.name}: {vm.why}")
+            raise Refused(
+                f"gpuops could not write lease number {highest.number} to the lock VM {vm.name}: {vm.why}",
+                hint="run the same command again",
+            )
 
 
 def require_mode(kind: RunKind, policy: Policy) -> None:
@@ -145,7 +148,7 @@ def require_broker(policy: Policy, site: Site) -> None:
         )
 
 
-def require_markers_seen(policy: Policy, site: Site) -> None:
+def require_readable_markers(policy: Policy, site: Site) -> None:
     """Raise Refused if the marker's custom attribute is not visible: then no marked VM could be found."""
     if policy.marker not in site.vcenter.defined_attributes():
         raise Refused(

@@ -23,7 +23,7 @@ from gpuops.plan.core.command_line import called, command
 from gpuops.plan.rotation.returns.foreign_nights import Adoption, NightsElsewhere, plan_adoption
 from gpuops.plan.rotation.taken_vms import originals_from_markers, vms_of
 
-STATUS = "gpuops rotate status lists the VMs that nights hold"
+STATUS_HINT = "gpuops rotate status lists the VMs that nights hold"
 
 
 def abandon_vm(
@@ -83,16 +83,18 @@ def _find_abandonment(
     if len(marked) > 1:
         raise _ambiguous(name, marked)
     if not marked:
-        raise Refused(f"{name}: no night in this machine's journal holds a VM of this name", hint=STATUS)
+        raise Refused(f"{name}: no night in this machine's journal holds a VM of this name", hint=STATUS_HINT)
     return _make_abandonment(marked[0], inventory, now, "" if text else " --policy FILE", by_its_marker=True)
 
 
 def _ambiguous(name: str, originals: Iterable[Original]) -> Refused:
+    """Return the error for a name that several VMs of nights have."""
     ids = " or ".join(f"moid:{ref}" for ref in dict.fromkeys(original.vm for original in originals))
     return Refused(f"{name}: nights hold several VMs of this name", hint=f"give one of them as {ids}")
 
 
 def _is_called(original: Original, name: str, inventory: Inventory) -> bool:
+    """Return whether the VM had this name (or `moid:ID`) when its night took it, or has it now."""
     if name in (original.name, f"moid:{original.vm}"):
         return True
     return any(vm.is_called(name) for vm in vms_of(original, inventory))
@@ -103,8 +105,8 @@ def _make_abandonment(
 ) -> Abandonment:
     """Return what is written to the journal and printed. `policy_option`: appended to the suggested command."""
     night = f"night {original.night}"
-    runs = original.role is not Role.ML  # when it is back: a desktop runs again, an ML VM does not
-    given_up = GivenUp(Thing.VM, original.vm, original.uuid, original.name, night, now, runs)
+    runs_when_back = original.role is not Role.ML
+    given_up = GivenUp(Thing.VM, original.vm, original.uuid, original.name, night, now, runs_when_back)
     vms = vms_of(original, inventory)
     restore_command = command("rotate restore", vm=called(vms[0])) + policy_option if len(vms) == 1 else ""
     only_marker = "only its marker says that a night took it: `rotate day` clears the marker when the VM is back"
@@ -136,7 +138,7 @@ def adopt(
         raise Refused(f"{from_vcenter} is this vCenter: its nights need no adoption", hint="gpuops rotate day")
 
     def look(other_journal: Journal | None) -> Adoption:
-        return _plan(_open_nights(from_vcenter, other_journal), inventory)
+        return _plan_adoption(_open_nights(from_vcenter, other_journal), inventory)
 
     with site.journal_to_read(from_vcenter) as other_journal:
         planned = look(other_journal)
@@ -145,7 +147,7 @@ def adopt(
         nights = _open_nights(from_vcenter, other_journal)
         # saved here before they are closed there: after a crash in between, no VM is lost and the call can be repeated
         with site.locked_journal(inventory.vcenter, alone=True) as this_journal:
-            _adopt(nights, inventory, this_journal)
+            _save_adopted(nights, inventory, this_journal)
         originals_here = [original for original, _ in nights.seen_here(inventory)]
         for original in originals_here:
             NightVms(other_journal).record_return(original)
@@ -158,22 +160,24 @@ def adopt(
     return apply_agreed(planned, consent, move_nights, apply=apply, lock=lock, look_again=look)
 
 
-def _plan(nights: NightsElsewhere, inventory: Inventory) -> Adoption:
+def _plan_adoption(nights: NightsElsewhere, inventory: Inventory) -> Adoption:
     """Return the adoption. Raises Refused if none of the VMs is in this vCenter."""
     planned = plan_adoption(nights, inventory)
     if not planned.adopted:
         raise Refused(
-            f"no VM of an open night of vCenter {nights.vcenter} is in this vCenter", hint="gpuops rotate status"
+            f"no VM of an open night of vCenter {nights.vcenter} is in this vCenter",
+            hint="check its uuid: gpuops rotate status",
         )
     return planned
 
 
 def _open_nights(vcenter: str, journal: Journal | None) -> NightsElsewhere:
+    """Return the VMs that open nights in this journal have taken."""
     originals = NightVms(journal).all() if journal is not None else ()
     return NightsElsewhere(vcenter, tuple(original for original in originals if original.taken))
 
 
-def _adopt(nights: NightsElsewhere, inventory: Inventory, journal: Journal) -> None:
+def _save_adopted(nights: NightsElsewhere, inventory: Inventory, journal: Journal) -> None:
     """Save the VMs in this vCenter's journal, with their ids in this vCenter and the policies of their nights."""
     adopted_originals = [
         replace(original, vm=vm.ref, host=vm.host, name=vm.name) for original, vm in nights.seen_here(inventory)

@@ -12,12 +12,12 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.journal.journal_reads import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
 from gpuops.execute.rotation.night_extension import add_to_queue, before_return
-from gpuops.execute.rotation.night_setup import require_broker, require_markers_seen, require_mode, require_setup
+from gpuops.execute.rotation.night_setup import require_broker, require_mode, require_readable_markers, require_setup
 from gpuops.execute.rotation.rotation_lock import (
+    add_lost_journal_warnings,
     locked_journal,
     refuse_beside_watch,
     require_no_rotation,
-    without_journal,
 )
 from gpuops.execute.rotation.rotation_run import NOTHING_KNOWN, RotationRun, SpareNow
 from gpuops.execute.runs import (
@@ -129,6 +129,7 @@ def _not_yet_due(policy: Policy | PolicyError | None, site: Site) -> str:
 
 
 def _nothing_due(why: str, site: Site, *, apply: bool) -> Report:
+    """Return the report of a timer's call that does nothing, for this reason."""
     return Report(None, site.vcenter.inventory(), Plan(because=(why,)), applied=apply)
 
 
@@ -158,7 +159,6 @@ def rotate(
     Raises the error of a policy that cannot be read, unless nights with policies of their own are to be returned.
     If one VM of a cluster does not start, the VMs of that cluster that did start are stopped again.
     """
-
     site.said_policy = policy if isinstance(policy, Policy) else None
 
     if asks and kind.takes:
@@ -175,7 +175,7 @@ def rotate(
         clears=clears,
     )
 
-    def ask(report: Report) -> None:
+    def ask_if_it_changes_anything(report: Report) -> None:
         if report.deeds:
             consent(report)
 
@@ -183,14 +183,14 @@ def rotate(
     if apply and asks:
         report = ask_until_agreed(
             run(apply=False, consent=agreed),
-            ask,
+            ask_if_it_changes_anything,
             lambda agreement: run(apply=True, consent=agreement.require),
             covers=lambda agreed_report, current: no_step_more(agreed_report.plan.steps, current.plan.steps),
         )
     else:
         report = run(apply=apply, consent=consent)
-    halves = half_started(report.outcomes, report.before, cut_off) if kind.takes else ()
-    return _stop_half_started(report, halves, policy, site) if halves else report
+    half_clusters = half_started(report.outcomes, report.before, cut_off) if kind.takes else ()
+    return _stop_half_started(report, half_clusters, policy, site) if half_clusters else report
 
 
 def _starts_cut_off(site: Site) -> Mapping[str, bool]:
@@ -203,15 +203,15 @@ def _starts_cut_off(site: Site) -> Mapping[str, bool]:
 
 
 def _stop_half_started(
-    report: Report, halves: Sequence[HalfStarted], policy: Policy | PolicyError | None, site: Site
+    report: Report, half_clusters: Sequence[HalfStarted], policy: Policy | PolicyError | None, site: Site
 ) -> Report:
     """Stop the VMs of these clusters that did start. Return the report with the outcomes of these stops."""
-    warnings = list(map(str, halves))
-    names = tuple(f"moid:{vm.ref}" for half in halves for vm in half.started)
+    warnings = list(map(str, half_clusters))
+    names = tuple(f"moid:{vm.ref}" for half_cluster in half_clusters for vm in half_cluster.started)
     try:
         stopped = restore(policy, site, names, apply=True)
     except GpuopsError as error:  # the report of the night is returned in any case
-        warnings.append(f"they keep running: {error.line}; gpuops rotate restore --vm NAME stops them")
+        warnings.append(f"these VMs keep running: {error.line}; gpuops rotate restore --vm NAME stops one of them")
     else:
         report = replace(report, outcomes=(*report.outcomes, *stopped.outcomes), after=stopped.after or report.after)
     return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, *warnings)))
@@ -250,12 +250,12 @@ def _run_once_locked(
             report = new_run(policy=obeyed, now=site.clock(), other_policies=nights).look_only(journal)
             if kind is RunKind.NIGHT:
                 refuse_beside_watch(obeyed, report.before, site)
-            return without_journal(report, journal)
+            return add_lost_journal_warnings(report, journal)
     with locked_journal(site, kind) as journal:
         if not returning:
             no_change_open(journal)
         obeyed, nights = _policies_to_obey(policy, journal, returning=returning)
-        warned: dict[str, None] = {}
+        warnings: dict[str, None] = {}
         """All warnings so far. Those of a plan that an outage cut short are kept: its finished steps stay done."""
 
         def run_once() -> Report:
@@ -263,12 +263,12 @@ def _run_once_locked(
             runs_seen = journal.runs_seen(EXCLUSIVE_RUNS)
             left_open = journal.open_runs(ROTATION_RUNS)
             morning_first(kind, left_open)
-            leasing = (
+            lease_block = (
                 for_return(site, journal, obeyed, () if markers_alone else nights)
                 if returning
                 else for_night(site, journal, obeyed)
             )
-            with leasing as leases:
+            with lease_block as leases:
                 this_run = new_run(
                     policy=obeyed, now=site.clock(), leases=leases, other_policies=nights, unattended=unattended,
                     runs_seen=runs_seen,
@@ -280,8 +280,8 @@ def _run_once_locked(
                 try:
                     run_report = this_run.do(report, journal, left_open, consent)
                 finally:
-                    warned.update(dict.fromkeys((*report.plan.warnings, *leases.warnings)))
-            plan = replace(report.plan, warnings=tuple(warned))
+                    warnings.update(dict.fromkeys((*report.plan.warnings, *leases.warnings)))
+            plan = replace(report.plan, warnings=tuple(warnings))
             return replace(run_report, plan=plan, outcomes=(*settled, *run_report.outcomes), applied=True)
 
         def return_once() -> Report:
@@ -291,7 +291,7 @@ def _run_once_locked(
                 return run_once()
 
         report = _wait_for_vcenter(return_once, (*nights, obeyed), site, journal) if returning else run_once()
-        return without_journal(report, journal)
+        return add_lost_journal_warnings(report, journal)
 
 
 def _policies_to_obey(
@@ -320,7 +320,7 @@ def _wait_for_vcenter(
 
     vcenter_wait = VcenterWait(longest_waiting, site.clock, pause, site.say)
     report_progress, outcomes_so_far = site.progress, list[Outcome]()
-    before_it_went: tuple[Outcome, ...] = ()
+    outcomes_before_outage: tuple[Outcome, ...] = ()
 
     def note_outcome(outcome: Outcome) -> None:
         outcomes_so_far.append(outcome)
@@ -330,12 +330,12 @@ def _wait_for_vcenter(
     while True:
         try:
             report = run_once()
-        except NotConnected as away:
-            vcenter_wait.until_back(away, site.vcenter.inventory)
-            before_it_went = tuple(outcomes_so_far)
+        except NotConnected as error:
+            vcenter_wait.until_back(error, site.vcenter.inventory)
+            outcomes_before_outage = tuple(outcomes_so_far)
         else:
             site.progress = report_progress
-            return replace(report, outcomes=(*before_it_went, *report.outcomes))
+            return replace(report, outcomes=(*outcomes_before_outage, *report.outcomes))
 
 
 def resume(
@@ -351,14 +351,16 @@ def resume(
         left_open = journal.open_runs(ROTATION_RUNS) if journal else ()
         policy = own_policy(left_open[-1].policy, journal) if left_open else None
     if not left_open:
-        nothing = NOTHING_CUT_OFF if journal else NO_JOURNAL
-        return Report(None, site.vcenter.inventory(), nothing, applied=apply)
+        empty_plan = NOTHING_CUT_OFF if journal else NO_JOURNAL
+        return Report(None, site.vcenter.inventory(), empty_plan, applied=apply)
     require_no_rotation(site)
-    last = left_open[-1]
-    kind, no_guests = RunKind(last.kind), site.no_guests
+    last_run = left_open[-1]
+    kind, no_guests = RunKind(last_run.kind), site.no_guests
     if kind.takes and no_guests is not None:
         raise no_guests
-    report = rotate(kind, policy, site, apply=apply, consent=consent, only=last.vms, unattended=unattended, asks=asks)
+    report = rotate(
+        kind, policy, site, apply=apply, consent=consent, only=last_run.vms, unattended=unattended, asks=asks
+    )
     warnings = (f"{no_guests.line}: {WITHOUT_GUESTS}",) if no_guests is not None else ()
     return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, *warnings)))
 
@@ -388,9 +390,11 @@ def restore(
             hint="add the policy of that night: --policy FILE",
         )
     if not all(vms):
-        raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
+        raise UsageError(
+            "--vm: the name is empty", hint="give the name of a VM; gpuops rotate status lists those of a night"
+        )
     if from_markers and isinstance(policy, Policy):
-        require_markers_seen(policy, site)
+        require_readable_markers(policy, site)
     kind = RunKind.RESTORE if vms else RunKind.DAY
     return rotate(
         kind, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers, spare=spare, asks=asks

@@ -1,12 +1,12 @@
-"""Lock a vCenter for one rotation of this machine at a time, and keep a rotation apart from a watch.
+"""The locks of a rotation: this machine's lock file, the lock of a watch, and `rotate unlock` for the lease.
+
+A vCenter has one rotation of this machine at a time, and a rotation is kept apart from a watch. The lock file needs no
+unlocking: the kernel releases it when its process ends.
 
 A return first ends a run that hangs. Only the process that holds the lock is signalled. It is opened as a pidfd before
 it is checked, it must belong to this user, and the kernel must report that it locks this file. A process id that was
 reused meanwhile is never signalled.
-
-Release the lease of a dead run, or repair a lock VM that was reverted to a snapshot, for `rotate unlock`.
-
-The lock file of this machine needs no unlocking: the kernel releases it when its process ends."""
+"""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def end_hung_run(holder: LockHolder, site: Site) -> bool:
         if not _holds_lock(holder.pid, vcenter_lock(site.state_dir, site.vcenter.uuid)):
             return False
         run_text = holder_text(holder, now)
-        _report_signal(site, f"{run_text}: ended, so that desktops can come back", holder, "SIGTERM")
+        _report_signal(site, f"{run_text}: gpuops ends it, so that desktops can come back", holder, "SIGTERM")
         if _ends_after_signal(process, signal.SIGTERM, GRACE_S):
             return True
-        _report_signal(site, f"pid {holder.pid} did not end within {GRACE_S:.0f} s: killed", holder, "SIGKILL")
+        _report_signal(site, f"pid {holder.pid} did not end within {GRACE_S:.0f} s: gpuops kills it", holder, "SIGKILL")
         return _ends_after_signal(process, signal.SIGKILL, KILLED_S)
     finally:
         os.close(process)
@@ -93,6 +93,7 @@ def _holds_lock(pid: int, lock: Path) -> bool:
 
 
 def _has_locked(opened: Path, fdinfo: Path, lock_stat: os.stat_result) -> bool:
+    """Return whether this open descriptor of a process is the lock file, exclusively locked (proc_pid_fdinfo(5))."""
     with suppress(OSError):
         opened_stat = opened.stat()
         if (opened_stat.st_dev, opened_stat.st_ino) == (lock_stat.st_dev, lock_stat.st_ino):
@@ -102,12 +103,14 @@ def _has_locked(opened: Path, fdinfo: Path, lock_stat: os.stat_result) -> bool:
 
 
 def _ends_after_signal(process: int, number: signal.Signals, within_s: float) -> bool:
+    """Send the signal to the process (a pidfd), and return whether it has ended within this time."""
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(process, number)
     return bool(select.select([process], [], [], within_s)[0])  # readable once it has ended
 
 
 def _report_signal(site: Site, line: str, holder: LockHolder, signal_name: str) -> None:
+    """Show the line to the admin, and append the signal to the audit log."""
     site.say(line)
     facts = {"pid": holder.pid, "doing": holder.doing, "signal": signal_name, "uid": os.getuid()}
     with suppress(StateDamaged):  # an audit line that cannot be written does not stop a return
@@ -123,9 +126,9 @@ def locked_journal(site: Site, kind: RunKind) -> Iterator[Journal]:
     returning = not kind.takes
     with ExitStack() as stack:
         for second_try in (False, True):
-            changing = site.locked_journal(site.vcenter.uuid, alone=True, returning=returning, doing=kind.value)
+            journal_block = site.locked_journal(site.vcenter.uuid, alone=True, returning=returning, doing=kind.value)
             try:
-                journal = stack.enter_context(changing)
+                journal = stack.enter_context(journal_block)
                 break
             except LockedBy as held:
                 if second_try or not returning or not end_hung_run(held.holder, site):
@@ -147,7 +150,7 @@ def locked_out(holder: LockHolder, site: Site) -> Locked:
     return Locked(message, hint=holder_advice(holder, now))
 
 
-def without_journal(report: Report, journal: Journal | None) -> Report:
+def add_lost_journal_warnings(report: Report, journal: Journal | None) -> Report:
     """Return the report, with a warning if the journal or the lock file was lost during the run."""
     warnings = _warn_of_lost_files(journal) if journal is not None else ()
     if not warnings:
@@ -157,20 +160,23 @@ def without_journal(report: Report, journal: Journal | None) -> Report:
 
 
 def _warn_of_lost_files(journal: Journal) -> tuple[str, ...]:
+    """Return the warnings for a lock file or a journal that could not be used."""
     unlocked, lost = journal.hold.damaged if journal.hold is not None else journal.unlocked, journal.lost
     warnings = []
     if unlocked is not None and (lost is None or lost.message != unlocked.message):
         warnings.append(f"{unlocked.line}: another gpuops on this machine may run at the same time")
     if lost is not None:
         why = lost.message
-        warnings.append(f"{why}: went by vCenter's markers; no night begins before it is repaired or moved aside")
+        warnings.append(
+            f"{why}: gpuops went by vCenter's markers; no night begins before the journal is repaired or moved aside"
+        )
     return tuple(warnings)
 
 
 _SCHEMA: Final = 1
-_KEPT: Final = 1000
+_MOST_REMEMBERED: Final = 1000
 """How many VMs that ended by themselves are remembered; the latest are kept."""
-_STOP_IT: Final = "stop it first (systemctl stop gpuops-watch), or leave these VMs to one of the two policies"
+_STOP_WATCH: Final = "stop the watch first (systemctl stop gpuops-watch), or leave these VMs to one of the two policies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +205,7 @@ def load(site: Site) -> WatchState | None:
 
 def keep(site: Site, state: WatchState) -> None:
     """Save the state. Raises StateDamaged, and UsageError for a directory that cannot be used."""
-    latest = dict(sorted(state.finished.items(), key=lambda uuid_and_moment: uuid_and_moment[1])[-_KEPT:])
+    latest = dict(sorted(state.finished.items(), key=lambda uuid_and_moment: uuid_and_moment[1])[-_MOST_REMEMBERED:])
     document: dict[str, Any] = {"schema_version": _SCHEMA, "policy": state.policy, "finished": latest}
     prepare_state_dir(site.state_dir)
     write_private(_path(site.state_dir, site.vcenter.uuid), json.dumps(document, indent=2) + "\n")
@@ -236,15 +242,16 @@ def refuse_beside_watch(policy: Policy, inventory: Inventory, site: Site) -> Non
     if watched is None:
         raise Locked(
             f"{holder} watches this vCenter, and its policy cannot be read",
-            hint="stop it first (systemctl stop gpuops-watch)",
+            hint="stop the watch first (systemctl stop gpuops-watch)",
         )
     shared = shared_vms(policy, watched, inventory)
     if shared:
         names = some_names(sorted(vm.name for vm in shared))
-        raise Locked(f"{holder} watches {names} under policy {watched.name}", hint=_STOP_IT)
+        raise Locked(f"{holder} watches {names} under policy {watched.name}", hint=_STOP_WATCH)
 
 
 def _lock_of(site: Site) -> str:
+    """Return the name of the lock that keeps two watches of this machine apart."""
     return f"{site.vcenter.uuid}-watch"
 
 
@@ -263,14 +270,14 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
     the VM as a released lease.
     """
     policy_option = " --policy FILE" if policy is not None else ""
-    vm, highest = _lock_vm(policy, site)
+    vm, highest = _find_lock_vm(policy, site)
     shown_lease = vm.look()
-    reverted = reverted_lock_vm(vm.name, shown_lease, highest)
-    if reverted is not None and holder_of(shown_lease, vm.seen.taken_at, ()) is None:
+    revert = reverted_lock_vm(vm.name, shown_lease, highest)
+    if revert is not None and holder_of(shown_lease, vm.seen.taken_at, ()) is None:
         if nonce != str(highest.number):
-            raise LeaseReverted(reverted, hint=when_reverted(highest))
+            raise LeaseReverted(revert, hint=when_reverted(highest))
         new_lease = Lease(owner(), "", highest.number, vm.seen.taken_at)
-        _write(vm, new_lease)
+        _write_lease(vm, new_lease)
         return new_lease
     if shown_lease is None or not shown_lease.nonce:
         raise Refused(f"no run holds the lease on {vm.name}", hint="the next run can start")
@@ -284,11 +291,11 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
             f"{lease_holder_text(shown_lease)}, and renewed it a moment ago: its run is alive, or died just now",
             hint=f"the lease expires by itself; if that run is certainly dead: {unlock_command} --force{policy_option}",
         )
-    _write(vm, release_lease(shown_lease, vm.seen.taken_at))
+    _write_lease(vm, release_lease(shown_lease, vm.seen.taken_at))
     return shown_lease
 
 
-def _lock_vm(policy: Policy | None, site: Site) -> tuple[LockVm, Numbered]:
+def _find_lock_vm(policy: Policy | None, site: Site) -> tuple[LockVm, Numbered]:
     """Return the lock VM of the policy (None = of the last night's policy) and the highest lease number seen.
 
     Raises UsageError for a policy without a lock VM.
@@ -304,7 +311,8 @@ def _lock_vm(policy: Policy | None, site: Site) -> tuple[LockVm, Numbered]:
         return vm, highest_number(vm.name, (policy,), journal, vm.seen)
 
 
-def _write(vm: LockVm, lease: Lease) -> None:
+def _write_lease(vm: LockVm, lease: Lease) -> None:
+    """Write a released lease to the lock VM. Raises Locked if another run or user changed the VM meanwhile."""
     if not vm.write(lease):
         raise Locked(
             f"the lease on {vm.name} could not be released: {vm.why}",

@@ -59,7 +59,7 @@ from gpuops.plan.rotation.witness import is_another_vcenter, key_of, refuse_anot
 
 @dataclass(frozen=True, slots=True)
 class SpareNow:
-    """What a watch knows from its earlier looks, for one of its runs."""
+    """What a watch has found out in its earlier looks, for one of its runs."""
 
     lowest: Mapping[Key, int] = field(default_factory=dict)
     """The fewest free slots during the calm time, by profile and cluster or host."""
@@ -115,15 +115,15 @@ class RotationRun:
             before = with_creation_of_strangers(before, self.policy, originals, self.site.vcenter)
             originals = note_witnesses(originals, before, self.site.vcenter)
             report = self._make_report(before, originals, journal, ahead)
-            if not self._takes_more(report):
+            if not self._takes_new_leases(report):
                 return report
 
-    def _takes_more(self, report: Report) -> bool:
+    def _takes_new_leases(self, report: Report) -> bool:
         """Take the leases that the steps of a return need. Return whether any of them is new to this run."""
         if self.leases is None or not isinstance(report.request, RotateDay | RestoreVms):
             return False
-        under = report.request.lock_vms(report.before)
-        names = {name for step in report.plan.steps if (name := under.get(step.vm)) is not None}
+        lock_vm_of_vm = report.request.lock_vms(report.before)
+        names = {name for step in report.plan.steps if (name := lock_vm_of_vm.get(step.vm)) is not None}
         policies = (self.policy, *self.other_policies)
         return self.leases.take({name: policies_under(name, policies, self.policy) for name in names})
 
@@ -138,8 +138,8 @@ class RotationRun:
     def look_only(self, journal: Journal | None) -> Report:
         """Return the plan as `look` does, but change nothing: open steps of a run that was cut off are settled in the
         plan only."""
-        judged_inventory, ahead = self._read_inventory()
-        before = with_creation_of_strangers(judged_inventory, self.policy, self._originals(journal), self.site.vcenter)
+        read_inventory, ahead = self._read_inventory()
+        before = with_creation_of_strangers(read_inventory, self.policy, self._originals(journal), self.site.vcenter)
         originals = note_witnesses(self._originals(journal), before, self.site.vcenter)
         holder, left_open = self._left_open(journal)
         if holder is None:
@@ -161,7 +161,7 @@ class RotationRun:
         plan = report.plan
         warnings: tuple[str, ...] = ()
         if holder:
-            warnings = (f"{holder} is rotating this vCenter: until it ends, this would be refused",)
+            warnings = (f"{holder} is rotating this vCenter: until it ends, gpuops would refuse this run",)
         plan = replace(plan, because=(*plan.because, *foreseen.notes), warnings=(*plan.warnings, *warnings))
         return replace(report, plan=plan)
 
@@ -182,12 +182,12 @@ class RotationRun:
 
         `ahead`: how far vCenter's clock is ahead of ours; None if they need not agree.
         """
-        night = self.kind.takes
+        takes = self.kind.takes
         request = self._request(originals, journal, ahead)
         plan = request.plan(before, catalog_of(before), self.now)
-        if night and is_another_vcenter(originals, before):
-            plan = refuse(refuse_another_vcenter(originals, before))
-        if night:
+        if takes and is_another_vcenter(originals, before):
+            plan = refuse(another_vcenter(originals, before))
+        if takes:
             added_warnings = (*self._warn_of_unusable_hooks(plan, before), *self._warn_without_hours())
             plan = replace(plan, warnings=(*plan.warnings, *added_warnings))
         if self.kind is RunKind.DAY:
@@ -198,7 +198,7 @@ class RotationRun:
         return Report(
             request,
             before,
-            self.site.check_privileges(plan, before, self._later_steps(plan, before)) if night else plan,
+            self.site.check_privileges(plan, before, self._later_steps(plan, before)) if takes else plan,
         )
 
     def _with_nights_elsewhere(self, plan: Plan, originals: Sequence[Original], before: Inventory) -> Plan:
@@ -208,9 +208,9 @@ class RotationRun:
         unread = tuple(
             f"{error.message}: gpuops cannot tell whether VMs of its nights are in this vCenter" for error in damaged
         )
-        named = refuse_nights_elsewhere(nights, originals, before)
-        because = () if named else plan.because  # `because` states that everything is back
-        return replace(plan, unmet=(*plan.unmet, *named), warnings=(*plan.warnings, *unread), because=because)
+        refusals = refuse_nights_elsewhere(nights, originals, before)
+        because = () if refusals else plan.because  # `because` states that no night has taken anything
+        return replace(plan, unmet=(*plan.unmet, *refusals), warnings=(*plan.warnings, *unread), because=because)
 
     def _warn_of_unusable_hooks(self, plan: Plan, before: Inventory) -> tuple[str, ...]:
         """Return a warning for each ML VM whose checkpoint hook the return cannot run.
@@ -226,8 +226,8 @@ class RotationRun:
 
     def _warn_without_hours(self) -> tuple[str, ...]:
         """Return the warning of a run that only plans if a timer's `rotate night` would refuse the policy."""
-        unsaid = refuse_without_hours(self.policy) if self.leases is None else None
-        return (unsaid.line,) if unsaid is not None else ()
+        refusal = refuse_without_hours(self.policy) if self.leases is None else None
+        return (refusal.line,) if refusal is not None else ()
 
     def _request(
         self, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
@@ -275,16 +275,17 @@ class RotationRun:
 
     def _later_steps(self, plan: Plan, before: Inventory) -> tuple[Step, ...]:
         """Return the later steps that this login must be able to do: those of the return, and writes of the lease."""
-        lock = [vm.ref for vm in before.vms.values() if vm.name == self.policy.lock_vm]
+        lock_vms = [vm.ref for vm in before.vms.values() if vm.name == self.policy.lock_vm]
         planned_hooks = hooks_of(self.policy, plan.steps, before)
         hooks = [hook for hook in planned_hooks if self.site.vcenter.no_way_in(hook) is None]
         spare = self.policy.spare
         suspends = spare is not None and spare.give_way is GivesWayBy.SUSPEND
         starts = [step.vm for step in plan.steps if isinstance(step, PowerOnVm)] if suspends else []
-        back = (*way_back(plan.steps), *(SuspendVm(ref, gives_way=True) for ref in starts))
-        return (*back, *hooks, *(ReconfigureVm(ref, VmChange(extra_config={KEY: ""})) for ref in lock))
+        return_steps = (*way_back(plan.steps), *(SuspendVm(ref, gives_way=True) for ref in starts))
+        return (*return_steps, *hooks, *(ReconfigureVm(ref, VmChange(extra_config={KEY: ""})) for ref in lock_vms))
 
     def _originals(self, journal: Journal | None) -> tuple[Original, ...]:
+        """Return the saved VMs that this run has to know; empty if it goes by markers alone."""
         if self.markers_alone or journal is None:
             return ()
         if not self.kind.takes:
@@ -326,13 +327,13 @@ class RotationRun:
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
         # the guard continues the counts of earlier runs of this night
-        before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)
+        counts_so_far = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)
         taken_desktops, catalog = self._taken_earlier(run, journal, report.before), catalog_of(report.before)
         known_originals = report.request.originals if isinstance(report.request, RotateNight) else ()
         guard = (
             Guard(
                 self.policy.to_go_on,
-                before,
+                counts_so_far,
                 catalog,
                 plan.not_after,
                 taken_desktops,
@@ -362,9 +363,9 @@ class RotationRun:
             lost.then_finish(RESUME)
             raise
         except Refused as refused:  # a privilege was withdrawn during the run: earlier steps are done
-            partly = PartlyDone(refused.message)
-            partly.then_finish(RESUME)
-            raise partly from refused
+            partly_done = PartlyDone(refused.message)
+            partly_done.then_finish(RESUME)
+            raise partly_done from refused
         if self.leases is not None:
             self.leases.require_one_left()
         after = self._close_returned(report, journal, executor)
@@ -447,13 +448,13 @@ class RotationRun:
         originals = NightVms(journal).all()
         if self.kind.takes:
             tonight = report.request.night(report.before, self.now) if isinstance(report.request, RotateNight) else ""
-            gone = [
+            removed_originals = [
                 original for original in originals if original.night != tonight and is_gone(original, report.before)
             ]
-            if not (report.plan.feasible and gone):
+            if not (report.plan.feasible and removed_originals):
                 return report.before
             if not is_another_vcenter(note_witnesses(originals, report.before, self.site.vcenter), report.before):
-                for original in gone:
+                for original in removed_originals:
                     NightVms(journal).record_return(original)
             return report.before
         refs = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
@@ -462,20 +463,20 @@ class RotationRun:
             after = executor.inventory
         else:
             after = self.site.vcenter.observe(report.before, refs)
-        steered = {vm.ref for original in originals if original.drs is not None for vm in vms_of(original, after)}
-        after = self.site.vcenter.with_drs(after, steered) if steered else after
-        gated = {
+        drs_vms = {vm.ref for original in originals if original.drs is not None for vm in vms_of(original, after)}
+        after = self.site.vcenter.with_drs(after, drs_vms) if drs_vms else after
+        machine_of_vm = {
             vm.ref: original.gated_as or ""
             for original in originals
             if original.gated_as is not None
             for vm in vms_of(original, after)
         }
-        after = with_gates(after, gated, self.site.gates)
-        looked_at = self._looked_at(report, originals)  # with what contradicted the journal before the run
-        if is_another_vcenter(looked_at, report.before):
+        after = with_gates(after, machine_of_vm, self.site.gates)
+        judged_originals = self._with_contradictions(report, originals)
+        if is_another_vcenter(judged_originals, report.before):
             return after  # no record is closed by another vCenter (`plan.rotation.witness`)
         # contradictions to the journal were found before this run changed anything
-        contradicting = {key_of(original) for original in looked_at if original.contradiction}
+        contradicting = {key_of(original) for original in judged_originals if original.contradiction}
         for original in note_later_starts(originals, after, self.site.vcenter):
             if key_of(original) in contradicting:
                 continue
@@ -484,7 +485,7 @@ class RotationRun:
         note_returned(journal, after)
         return after
 
-    def _looked_at(self, report: Report, originals: Sequence[Original]) -> Sequence[Original]:
+    def _with_contradictions(self, report: Report, originals: Sequence[Original]) -> Sequence[Original]:
         """Return the originals with their contradictions to the journal before this return changed anything.
 
         A return that follows markers alone looks for them only here.

@@ -63,14 +63,16 @@ def status(
         skipped = _skipped_nights(journal, policy, site.clock())
         lock_vm = policy.lock_vm if policy else None
         highest = highest_number(lock_vm, (policy,), journal, inventory) if policy and lock_vm else NO_NUMBER
-        lost = unreadable or (journal.lost if journal else None)
+        journal_error = unreadable or (journal.lost if journal else None)
         listed_refs = {night_vm.original.vm for night_vm in night_vms}
         given_up = tuple(vm for vm in still_given_up(journal, site, inventory) if vm.given.ref not in listed_refs)
     lease, trouble = lease_on(site, lock_vm, inventory, highest) if lock_vm else (None, "")
-    last = left_open[-1] if left_open and holder is None else None
+    last_cut_off = left_open[-1] if left_open and holder is None else None
     doing = next((run.kind for run in left_open if holder is not None and run.pid == holder.pid), None)
     damaged = list[StateDamaged]()
-    overdue = () if lost else overdue_vcenters(site.state_dir, site.journal_url, site.clock, damaged=damaged.append)
+    overdue = (
+        () if journal_error else overdue_vcenters(site.state_dir, site.journal_url, site.clock, damaged=damaged.append)
+    )
     return RotationStatus(
         vcenter=inventory.vcenter,
         policy=policy.name if policy else None,
@@ -78,15 +80,15 @@ def status(
         marker=marker_of(policy),
         under_way=holder,
         doing=doing,
-        cut_off=last.kind if last else None,
-        cut_off_since=last.started if last else None,
+        cut_off=last_cut_off.kind if last_cut_off else None,
+        cut_off_since=last_cut_off.started if last_cut_off else None,
         vms=night_vms,
         lock_vm=lock_vm,
         lease=lease,
         lock_trouble=trouble,
         given_up=given_up,
         skipped=skipped,
-        journal_lost=lost.message if lost else "",
+        journal_lost=journal_error.message if journal_error else "",
         names={ref: host.name for ref, host in inventory.hosts.items()},
         overdue=overdue,
         overdue_unknown=tuple(error.message for error in damaged),

@@ -62,7 +62,7 @@ def apply_agreed(
 
 
 class PlanChanged(Refused):
-    """The plan made under the lock is not the one that was agreed to. Nothing of it was done."""
+    """The plan that was made under the lock is not the one that was agreed to. Nothing was changed."""
 
 
 def have_same_deeds(agreed: ProposedReport, current: ProposedReport) -> bool:
@@ -105,7 +105,7 @@ def ask_until_agreed(
 
 def no_step_more(agreed_steps: Sequence[Step], steps: Sequence[Step]) -> bool:
     """Return whether all these steps were agreed to. Markers are not compared: they contain the lease and the night."""
-    of_vm: dict[str, list[Step]] = {}
+    agreed_by_vm: dict[str, list[Step]] = {}
     for step in agreed_steps:
-        of_vm.setdefault(step.vm, []).append(step)
-    return all(isinstance(step, SetAttribute) or step in of_vm.get(step.vm, ()) for step in steps)
+        agreed_by_vm.setdefault(step.vm, []).append(step)
+    return all(isinstance(step, SetAttribute) or step in agreed_by_vm.get(step.vm, ()) for step in steps)

@@ -41,7 +41,7 @@ class GuestWork(Protocol):
         self, vm: str, name: str, command: str, op_id: str, prefix: str = "", refusals: int = 1
     ) -> RunningCommand:
         """Start a shell command in a guest, in a temporary directory whose name begins with `prefix`. `refusals`: after
-        so many guests in a row that refuse the login, it is tried in no other.
+        so many guests in a row have refused the login, it is tried in no other guest.
 
         Raises Refused without a login for guests, OutcomeUnknown.
         """
@@ -79,7 +79,9 @@ class KnowsSecrets(Protocol):
 def guest_work(vcenter: Vcenter) -> GuestWork:
     """Return the vCenter as one that runs commands in guests. Raises Refused for a saved inventory."""
     if not isinstance(vcenter, GuestWork):
-        raise Refused("a saved inventory cannot run commands in guests", hint="use --vcenter")
+        raise Refused(
+            "a saved inventory cannot run commands in guests", hint="use --vcenter ADDRESS in place of --inventory"
+        )
     return vcenter
 
 
@@ -90,7 +92,7 @@ class ScriptRunner:
     port: GuestWork
     prefix: str
     refusals: int = 1
-    """After so many guests in a row that refuse the login, it is tried in no other guest."""
+    """After so many guests in a row have refused the login, it is tried in no other guest."""
 
     def start(self, vm: str, name: str, command: str) -> RunningCommand:
         """Start a command in a guest. Raises as `GuestWork.start_command`."""
@@ -106,11 +108,11 @@ class ScriptRunner:
         )
 
     def failure(self, end: CommandEnd) -> str:
-        """Return `failure_reason` without the passwords that gpuops has."""
+        """Return `failure_reason`, with the passwords that gpuops knows removed from it."""
         return failure_reason(end, self.port.secrets if isinstance(self.port, KnowsSecrets) else ())
 
 
 def failure_reason(end: CommandEnd, known_secrets: Sequence[Secret] = ()) -> str:
-    """Return why a command failed, with the last line that it printed, which has none of these secrets."""
+    """Return why a command failed, with the last line that it printed, without these secrets."""
     last_lines = [without_secrets(line, known_secrets)[:200] for line in end.printed.strip().splitlines()[-1:]]
     return ": ".join((end.error.removeprefix(f"{end.name}: ") or "it failed", *last_lines))

@@ -1,7 +1,8 @@
 """Read and change over a host's shell what vCenter has no call for: MIG mode, health of GPUs, places of vGPUs on them.
 
 A host shell is only used if it is configured. nvidia-smi on the hosts also reports the use of desktops' vGPUs, which is
-read into a snapshot."""
+read into a snapshot.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 ASK_AGAIN_S: Final = 60.0
 """`HostsHealth` asks a host once in this time: several looks of one run follow each other in seconds."""
-MOST: Final = 32
+MOST_REQUESTS: Final = 32
 """How many requests are open at the same time."""
 
 T = TypeVar("T")
@@ -120,15 +121,15 @@ def with_vgpus(inventory: Inventory, shell: HostShell, say: Callable[[str], None
     Places are read from hosts that have a vGPU on a GPU in MIG or mixed-size mode. What a host does not answer stays as
     vCenter reports it, and `say` is called with the reason. Raises NotConnected.
     """
-    hosts = [host for host in inventory.hosts.values() if _may_be_asked(host) or any(map(lies_somewhere, host.gpus))]
+    hosts = [host for host in inventory.hosts.values() if _may_be_asked(host) or any(map(has_places, host.gpus))]
     answers = ask_in_parallel(lambda host: _ask_host(host, shell), hosts)
     vgpu_errors = [answer.vgpus for answer in answers if isinstance(answer.vgpus, GpuopsError)]
-    unknown = dict.fromkeys(error.line for error in vgpu_errors)
+    unknown = dict.fromkeys(error.line for error in vgpu_errors)  # each reason once, in order
     for line in unknown:
-        say(f"where the vGPUs lie on their GPUs is not known: {line}")
+        say(f"gpuops does not know where the vGPUs are placed on their GPUs: {line}")
     _say_unknown([answer.states for answer in answers], say, unknown)
     return inventory.completed(
-        hosts=[answer.with_both(host, inventory, catalog) for host, answer in zip(hosts, answers, strict=True)]
+        hosts=[answer.apply_to(host, inventory, catalog) for host, answer in zip(hosts, answers, strict=True)]
     )
 
 
@@ -175,13 +176,14 @@ class _HostAnswer:
     """None = it was not asked."""
     vgpus: Sequence[SmiVgpu] | GpuopsError
 
-    def with_both(self, host: Host, inventory: Inventory, catalog: Catalog) -> Host:
+    def apply_to(self, host: Host, inventory: Inventory, catalog: Catalog) -> Host:
+        """Return the host with the health of its GPUs and the places of its vGPUs, as far as it answered."""
         host = _with_states(host, self.states) if self.states is not None else host
         return host if isinstance(self.vgpus, GpuopsError) else _with_vgpus(host, self.vgpus, inventory, catalog)
 
 
 def _ask_host(host: Host, shell: HostShell) -> _HostAnswer:
-    vgpus = _answer(shell.vgpus, host) if _has_places(host) else ()
+    vgpus = _answer(shell.vgpus, host) if _has_placed_vms(host) else ()
     return _HostAnswer(_answer(shell.mig, host) if _may_be_asked(host) else None, vgpus)
 
 
@@ -190,12 +192,13 @@ def _may_be_asked(host: Host) -> bool:
     return host.connected is True and any(_is_shared(gpu) and gpu.health is None for gpu in host.gpus)
 
 
-def _has_places(host: Host) -> bool:
+def _has_placed_vms(host: Host) -> bool:
     """Return whether a VM is on a GPU on which each vGPU has a place."""
-    return any(gpu.vms and lies_somewhere(gpu) for gpu in host.gpus)
+    return any(gpu.vms and has_places(gpu) for gpu in host.gpus)
 
 
 def _say_unknown(answers: Sequence[States | None], say: Callable[[str], None], already: Collection[str] = ()) -> None:
+    """Call `say` once with each reason why the health of GPUs is unknown, unless it was already said."""
     for line in dict.fromkeys(answer.line for answer in answers if isinstance(answer, GpuopsError)):
         if line not in already:
             say(f"the health of GPUs is not known: {line}")
@@ -219,12 +222,13 @@ def _with_states(host: Host, states: States) -> Host:
     return replace(host, gpus=tuple(gpus))
 
 
-def lies_somewhere(gpu: PhysicalGpu) -> bool:
+def has_places(gpu: PhysicalGpu) -> bool:
     """Return whether the GPU is in a mode in which a vGPU lies at one of several places."""
     return gpu.vgpu_mode in (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
 
 
 def _answer(ask: Callable[[str], R], host: Host) -> R | GpuopsError:
+    """Return the answer of the host, or the error if it did not answer. Raises NotConnected."""
     try:
         return ask(host.name)
     except NotConnected:
@@ -244,7 +248,7 @@ def _with_vgpus(host: Host, vgpus: Sequence[SmiVgpu], inventory: Inventory, cata
         refs = {inventory.vms[ref].name: ref for ref in gpu.vms or () if ref in inventory.vms}
         vgpus_of_gpu = [vgpu for vgpu in vgpus if vgpu.gpu == gpu.address]
         all_named = len(refs) == len(gpu.vms or ()) and all(vgpu.vm_name in refs for vgpu in vgpus_of_gpu)
-        if lies_somewhere(gpu) and gpu.vms is not None and all_named:
+        if has_places(gpu) and gpu.vms is not None and all_named:
             placements = tuple(
                 VgpuPlacement(refs[vgpu.vm_name], vgpu.profile, _start_slice(vgpu, gpu, catalog))
                 for vgpu in vgpus_of_gpu
@@ -271,14 +275,14 @@ def _start_slice(vgpu: SmiVgpu, gpu: PhysicalGpu, catalog: Catalog) -> int | Non
 
 def ask_in_parallel(ask: Callable[[T], R], subjects: Sequence[T]) -> list[R]:
     """Return the answers in order, asking several at a time. Raises the first error, in order, once all have ended."""
-    waiting: SimpleQueue[int] = SimpleQueue()
+    numbers: SimpleQueue[int] = SimpleQueue()
     answers: dict[int, R] = {}
     errors: dict[int, BaseException] = {}
 
-    def work() -> None:
+    def ask_waiting_subjects() -> None:
         while True:
             try:
-                number = waiting.get_nowait()
+                number = numbers.get_nowait()
             except Empty:
                 return
             try:
@@ -287,9 +291,12 @@ def ask_in_parallel(ask: Callable[[T], R], subjects: Sequence[T]) -> list[R]:
                 errors[number] = error
 
     for number in range(len(subjects)):
-        waiting.put(number)
+        numbers.put(number)
     # daemons: Ctrl-C does not wait for a host that is silent
-    threads = [Thread(target=work, name=f"at-once-{number}", daemon=True) for number in range(min(MOST, len(subjects)))]
+    threads = [
+        Thread(target=ask_waiting_subjects, name=f"at-once-{number}", daemon=True)
+        for number in range(min(MOST_REQUESTS, len(subjects)))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

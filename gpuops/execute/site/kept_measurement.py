@@ -19,6 +19,7 @@ from gpuops.model.stored import to_stored
 from gpuops.model.stored_json import decode_stored, json_text
 
 LARGEST: Final = 16 * 1024 * 1024
+"""The limit for the file, in bytes."""
 
 
 def load_measurement(state_dir: Path, vcenter: str) -> SharingMeasurement | None:

@@ -1,7 +1,8 @@
 """Read what a policy needs beyond the bulk read: tags, performance counters, use of vGPUs, sessions and gates.
 
 Sessions are read from the connection broker into a snapshot. The gate of a desktop is the maintenance mode of its
-machine at the broker: it is closed, opened and read here."""
+machine at the broker: it is closed, opened and read here.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from gpuops.plan.core.steps import GateStep
 
 ASK_AGAIN: Final = timedelta(seconds=60)
-"""How long a broker that did not answer is not asked: otherwise each read would wait for it. Our own figure."""
+"""How long a broker that did not answer is not asked: otherwise each read would wait for it."""
 
 
 class BrokerRest:
@@ -117,9 +118,9 @@ class BrokerSessions:
     def _read(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
         broker = self._open_broker()
         self.match = self.match_machines(broker, broker.machines(), inventory)
-        read = read_sessions(self.match, broker.sessions(), inventory.taken_at)
+        listed_sessions = read_sessions(self.match, broker.sessions(), inventory.taken_at)
         self.broker_rest.note_answer()
-        counts = {vm.ref: count for vm in vms if (count := read.of(vm.ref)) is not None}
+        counts = {vm.ref: count for vm in vms if (count := listed_sessions.of(vm.ref)) is not None}
         without_agent = [vm.ref for vm in vms if vm.power is PowerState.ON and self._lacks_agent(vm.ref)]
         unknown_count = SessionCount(None, None, inventory.taken_at, because=NO_AGENT)
         return counts | {ref: unknown_count for ref in without_agent if counts[ref].used is not True}
@@ -134,11 +135,11 @@ class BrokerSessions:
             self.say(f"broker: {why} (gpuops help broker)")
 
 
-SINGLY: Final = 64
+MOST_READ_SINGLY: Final = 64
 """Up to this many machines with known ids are read one by one, which is current; more are read in one list."""
 
-LISTS: Final = 2
-"""How often the list is read for a machine that is not in it."""
+LIST_READS: Final = 2
+"""How often the list of machines is read at most, if it lacks a machine."""
 
 _NOT_LISTED: Final = "the broker's list of machines lacks it"
 
@@ -205,10 +206,10 @@ class BrokerGates:
         broker = self._open_broker()
         pools = {pool.id: pool for pool in broker.pools()}
         ids = {vm.ref: machine for vm in vms if (machine := machines.get(vm.ref, ""))}
-        by_id = {ref: broker.machine(machine) for ref, machine in ids.items()} if len(ids) <= SINGLY else {}
+        by_id = {ref: broker.machine(machine) for ref, machine in ids.items()} if len(ids) <= MOST_READ_SINGLY else {}
         machine_of = {ref: machine for ref, machine in by_id.items() if machine is not None}
         gates: dict[str, Gate] = {}
-        for _ in range(LISTS):  # a list may lack a machine that the broker has: it is read again
+        for _ in range(LIST_READS):  # a list may lack a machine that the broker has: it is read again
             missing_vms = [vm for vm in vms if vm.ref not in machine_of and vm.ref not in gates]
             if not missing_vms:
                 break
@@ -244,7 +245,9 @@ class BrokerGates:
         closing = isinstance(step, CloseGate)
         if self.fails or not machine:
             why = self._broker_rest.why if self.fails else "gpuops cannot tell which of its machines this VM is"
-            raise Refused(f"{vm.name}: the broker was not asked: {why}", hint="check: gpuops broker show")
+            raise Refused(
+                f"{vm.name}: gpuops did not ask the broker: {why}", hint="check the broker: gpuops broker show"
+            )
         try:
             broker = self._open_broker()
             refused = (broker.enter_maintenance if closing else broker.exit_maintenance)([machine])
@@ -253,11 +256,14 @@ class BrokerGates:
             raise
         except NotConnected as error:
             self._broker_rest.note_failure(error)
-            raise Refused(f"{vm.name}: {error.message}", hint="check: gpuops broker show") from error
+            raise Refused(f"{vm.name}: {error.message}", hint="check the broker: gpuops broker show") from error
         self._broker_rest.note_answer()
         if machine in refused:
             where = "into maintenance" if closing else "out of maintenance"
-            raise Refused(f"{vm.name}: the broker does not put it {where}: {refused[machine]}")
+            raise Refused(
+                f"{vm.name}: the broker refuses to take its machine {where}: {refused[machine]}",
+                hint="look at the machine in Horizon Console",
+            )
         self.applied = True
 
 
@@ -312,9 +318,9 @@ def with_policy_reads(
     measured = policy.running_by_counters(candidates)
     if measured:
         inventory = vcenter.with_counters(inventory, measured, policy.counters, policy.counters_for_s)
-    smi = policy.by_vgpu_use(candidates) if vgpu_use is not None else ()
-    if vgpu_use is not None and smi:
-        vms_to_ask = [inventory.vms[ref] for ref in sorted(smi)]
+    judged_by_use = policy.by_vgpu_use(candidates) if vgpu_use is not None else ()
+    if vgpu_use is not None and judged_by_use:
+        vms_to_ask = [inventory.vms[ref] for ref in sorted(judged_by_use)]
         use_of_vms = vgpu_use.use(vms_to_ask, inventory)
         inventory = inventory.completed(vms=[replace(vm, vgpu_use=use_of_vms.get(vm.ref)) for vm in vms_to_ask])
     if policy.gates:
@@ -351,8 +357,8 @@ def _with_sessions(inventory: Inventory, refs: Collection[str], sources: Mapping
     if not vms_to_ask:
         return inventory
     # guests are read later, and only those that seem idle by these sources (`_with_guest_sessions`)
-    at_once = {source: reader for source, reader in sources.items() if source is not Source.SESSIONS}
-    counts = {source: reader.sessions(vms_to_ask, inventory) for source, reader in at_once.items()}
+    other_sources = {source: reader for source, reader in sources.items() if source is not Source.SESSIONS}
+    counts = {source: reader.sessions(vms_to_ask, inventory) for source, reader in other_sources.items()}
     return inventory.completed(
         vms=[
             replace(

@@ -18,11 +18,12 @@ from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
 
 
 def _refuse() -> NoReturn:
+    """Raise Refused."""
     raise Refused("a saved inventory cannot be changed", hint="use --vcenter instead of --inventory, or --dry-run")
 
 
 class SavedHosts:
-    """Implements `Hosts`: what a snapshot does not hold is not known, every change is Refused."""
+    """Implements `Hosts`: what the snapshot lacks stays unknown, and every change is refused."""
 
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         return inventory
@@ -55,7 +56,7 @@ class SavedHosts:
 
 
 class SavedVcenter:
-    """Implements `Vcenter`: reads give the snapshot, every change is Refused."""
+    """Implements `Vcenter`: reads return the snapshot, and every change is refused."""
 
     def __init__(self, snapshot: Inventory) -> None:
         self._snapshot = snapshot

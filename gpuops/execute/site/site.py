@@ -1,6 +1,4 @@
-"""A `Site` is one vCenter to work on, with its journal, and the callbacks that report progress.
-
-What a site knows of the notices of its runs; `gpuops.extras.notify` sends them."""
+"""A `Site` is one vCenter to work on, with its journal, and the callbacks that report progress."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NoticeWay:
-    """The settings to send the notices of a target's runs."""
+    """The settings to send the notices of a target's runs; `gpuops.extras.notify` sends them."""
 
     settings: NotifySettings
     state_dir: Path
@@ -133,8 +131,9 @@ class Site:
     @property
     def applied(self) -> bool | None:
         """Whether something was changed, in vCenter, by the shell on a host, or at the broker; None = not known."""
-        by_broker = self.gates.applied if self.gates is not None else False
-        changes = {self.vcenter.applied, self.applied_by_shell, by_broker}
+        applied_by_broker = self.gates.applied if self.gates is not None else False
+        changes = {self.vcenter.applied, self.applied_by_shell, applied_by_broker}
+        # one change that is certain outweighs those that are not known
         return True if True in changes else None if None in changes else False
 
     def _note_applied_by_shell(self, applied: bool | None) -> None:
@@ -196,9 +195,9 @@ class Site:
         steps = plan.steps or plan.withheld
         if not steps:
             return plan
-        every = (*steps, *later)
-        lacking = self.vcenter.lacking(needed_privileges(every), attributes(steps))
-        on_hosts = needed_on_hosts_of_vms(every, inventory)
+        all_steps = (*steps, *later)
+        lacking = self.vcenter.lacking(needed_privileges(all_steps), attributes(steps))
+        on_hosts = needed_on_hosts_of_vms(all_steps, inventory)
         lacking_on_hosts = self.vcenter.lacking_on_objects(on_hosts) if on_hosts else {}
         return refused_without(plan, {**lacking, **lacking_on_hosts}, inventory)
 
@@ -259,9 +258,9 @@ def catalog_of(inventory: Inventory) -> Catalog:
     """Return the catalogue of the boards in this inventory: by its GPUs, and by profiles of hosts and VMs."""
     from gpuops.catalog import load
 
-    carried = {profile for vm in inventory.vms.values() for profile in vm.profiles}
+    vm_profiles = {profile for vm in inventory.vms.values() for profile in vm.profiles}
     gpus = [gpu for host in inventory.hosts.values() for gpu in host.devices]
     return load(
-        profiles={*inventory.offered_profiles, *carried},
+        profiles={*inventory.offered_profiles, *vm_profiles},
         pci={(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) for gpu in gpus},
     )

@@ -19,10 +19,11 @@ from gpuops.plan.rotation.returns.return_time import waits_until
 
 T = TypeVar("T")
 
-FIRST_S: Final = 10.0
-LONGEST_S: Final = 60.0
-"""Longest pause between two tries; each pause is twice as long as the one before."""
+FIRST_PAUSE_S: Final = 10.0
+LONGEST_PAUSE_S: Final = 60.0
+"""The first and the longest pause between two tries; each is twice as long as the one before."""
 REPORT_EVERY: Final = timedelta(minutes=10)
+"""The time between two lines of progress while a return waits."""
 
 
 @dataclass(slots=True)
@@ -34,11 +35,11 @@ class VcenterWait:
     clock: Callable[[], datetime]
     pause: Callable[[float], None]
     say: Callable[[str], None]
-    _rest_s: float = field(default=FIRST_S, init=False)
+    _pause_s: float = field(default=FIRST_PAUSE_S, init=False)
     _reported_at: datetime | None = field(default=None, init=False)
     """When it last reported that it waits."""
-    _awaited: bool = field(default=False, init=False)
-    """Whether it has yet to report that vCenter is back."""
+    _must_report_back: bool = field(default=False, init=False)
+    """Whether it has reported a wait, and not yet that vCenter is back."""
 
     def reach_vcenter(self, attempt: Callable[[], T]) -> T:
         """Return what `attempt` returns, and repeat it while vCenter cannot be reached."""
@@ -56,8 +57,8 @@ class VcenterWait:
         give_up_at = waits_until(self.policy, began)
         while _may_come_back(error) and self.clock() < give_up_at:
             self._report_waiting(error, give_up_at)
-            self.pause(min(self._rest_s, max(1.0, (give_up_at - self.clock()).total_seconds())))
-            self._rest_s = min(2 * self._rest_s, LONGEST_S)
+            self.pause(min(self._pause_s, max(1.0, (give_up_at - self.clock()).total_seconds())))
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
             try:
                 answer = attempt()
             except NotConnected as latest_error:
@@ -71,14 +72,14 @@ class VcenterWait:
         now = self.clock()
         if self._reported_at is not None and now - self._reported_at < REPORT_EVERY:
             return
-        if not self._awaited:  # the first try of an outage that comes long after the one before
-            self._rest_s = FIRST_S
-        self._reported_at, self._awaited = now, True
+        if not self._must_report_back:  # a new outage: the pauses begin with the first one again
+            self._pause_s = FIRST_PAUSE_S
+        self._reported_at, self._must_report_back = now, True
         self.say(f"{error.message}: waiting for vCenter until {self._format_moment(give_up_at)}")
 
     def _report_back(self, began: datetime) -> None:
-        if self._awaited:
-            self._awaited = False
+        if self._must_report_back:
+            self._must_report_back = False
             self.say(f"vCenter answers again after {(self.clock() - began).total_seconds() / 60:.0f} min: going on")
 
     def _format_moment(self, moment: datetime) -> str:
@@ -87,4 +88,5 @@ class VcenterWait:
 
 
 def _may_come_back(error: NotConnected) -> bool:
+    """Return whether the trouble can end by itself, so that a wait makes sense."""
     return isinstance(error, VcenterUnreachable | ProtocolError) and error.trouble is Trouble.LOST

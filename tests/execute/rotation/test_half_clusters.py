@@ -76,7 +76,7 @@ def test_where_they_cannot_be_stopped_the_night_is_told_all_the_same(night: Nigh
     evening = night.run(RunKind.NIGHT)
     assert evening.outcomes and evening.exit_code == 4
     assert any(
-        "they keep running: " in warning and "gpuops rotate restore --vm" in warning
+        "these VMs keep running: " in warning and "gpuops rotate restore --vm" in warning
         for warning in evening.plan.warnings
     )
 

@@ -19,8 +19,8 @@ from gpuops.errors import LoginRefused, NotConnected, NotTrusted, VcenterUnreach
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.site.host_shell import MOST, HostShell, ask_in_parallel, with_vgpus
-from gpuops.execute.site.vcenter_wait import FIRST_S, VcenterWait
+from gpuops.execute.site.host_shell import MOST_REQUESTS, HostShell, ask_in_parallel, with_vgpus
+from gpuops.execute.site.vcenter_wait import FIRST_PAUSE_S, VcenterWait
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.host_settings import SmiState, SmiVgpu
@@ -166,7 +166,7 @@ def test_what_waiting_does_not_mend_is_not_tried_again(watched: Watched, refused
 
     with pytest.raises(type(refused)):
         vcenter_wait.reach_vcenter(attempt)
-    assert (tries, watched.pauses) == (3, [FIRST_S, 2 * FIRST_S])
+    assert (tries, watched.pauses) == (3, [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S])
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_what_is_waited_for(watched: Watched, error: Exception, waited_for: bool
     else:
         with pytest.raises(NotConnected):
             vcenter_wait.reach_vcenter(attempt)
-    assert watched.pauses == ([FIRST_S] if waited_for else [])
+    assert watched.pauses == ([FIRST_PAUSE_S] if waited_for else [])
 
 
 PREFIX = "nvidia_rtx_pro_6000_blackwell_dc-"
@@ -245,15 +245,15 @@ def test_starts_are_read_in_the_slices_of_the_catalogue(
 
 
 def test_answers_come_in_the_order_of_the_questions() -> None:
-    assert ask_in_parallel(lambda number: number * 2, list(range(3 * MOST))) == [
-        number * 2 for number in range(3 * MOST)
+    assert ask_in_parallel(lambda number: number * 2, list(range(3 * MOST_REQUESTS))) == [
+        number * 2 for number in range(3 * MOST_REQUESTS)
     ]
     assert ask_in_parallel(str, []) == []
 
 
 def test_all_are_asked_before_one_has_answered() -> None:
-    barrier = Barrier(MOST)
-    ask_in_parallel(lambda _: barrier.wait(30), range(MOST))
+    barrier = Barrier(MOST_REQUESTS)
+    ask_in_parallel(lambda _: barrier.wait(30), range(MOST_REQUESTS))
     with pytest.raises(BrokenBarrierError):
         ask_in_parallel(lambda _: Barrier(2).wait(0.01), range(2))
 

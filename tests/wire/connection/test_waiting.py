@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.clock import wall_clock
 from gpuops.errors import NotConnected
-from gpuops.execute.site.vcenter_wait import FIRST_S, VcenterWait
+from gpuops.execute.site.vcenter_wait import FIRST_PAUSE_S, VcenterWait
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.vsphere.connection import Connection
 from tests.wire.hostile.hostile_replies import Hostile
@@ -65,7 +65,7 @@ def measure_waits(
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_another_answer_at_the_login_is_waited_for(server: HostileServer, method: str, answer: str) -> None:
     server.strikes = {method: ANSWERS[answer]}
-    assert measure_waits(server, lambda: connect(server).close()) == [FIRST_S]
+    assert measure_waits(server, lambda: connect(server).close()) == [FIRST_PAUSE_S]
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
@@ -74,7 +74,7 @@ def test_another_answer_in_the_middle_is_waited_for(server: HostileServer, answe
         server.strikes = {"RetrievePropertiesEx": ANSWERS[answer]}
         with pytest.raises(NotConnected) as failed:
             vcenter.inventory()
-        assert measure_waits(server, vcenter.inventory, failed.value) == [FIRST_S]
+        assert measure_waits(server, vcenter.inventory, failed.value) == [FIRST_PAUSE_S]
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_a_host_that_never_comes_back_is_given_up_and_named_until_it_is_back(sta
 def test_the_change_goes_on_without_the_host_that_was_given_up(start: Start) -> None:
     bench = start_with_dead_host(start, three(), EQUAL)
     abandoned_host = abandon(bench, Thing.HOST, "esx-01")
-    assert abandoned_host.left == ("gpuops change resume goes on with esx-02; gpuops change abort ends it",)
+    assert abandoned_host.left == ("gpuops change resume continues with esx-02; gpuops change abort ends it",)
     assert bench.is_open()
     report = bench.resume()
     assert (report.exit_code, bench.is_open()) == (0, False), report.outcomes

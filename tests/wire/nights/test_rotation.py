@@ -317,7 +317,7 @@ def test_status_and_dry_runs_beside_a_live_night(lab_wire: Wire) -> None:
     assert where["vdi-07"][0] is Whereabouts.AWAY
     assert where["ml-01"][0] is Whereabouts.AWAY, "its own host's desktops are suspended: it waits for no other's"
     [plan] = [report.plan for report in planned]
-    assert "until it ends, this would be refused" in plan.warnings[-1]
+    assert "until it ends, gpuops would refuse this run" in plan.warnings[-1]
     assert lab_wire.status().under_way is None
 
 
