@@ -95,7 +95,7 @@ def test_a_word_that_is_not_known_is_no_word_of_having_no_impact(
 
 @pytest.mark.long
 def test_a_vcenter_that_does_not_offer_the_list_is_unknown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_path_devices.DirectPathDevices, "offered", False)
+    monkeypatch.setattr(direct_path_devices.DirectPathDevices, "is_offered", False)
     settings = bench.host().settings
     assert settings == HostSettings(unread=settings.unread if settings else ())
     assert settings is not None
