@@ -13,11 +13,11 @@ from gpuops.sim.core.registry import is_kind_of
 def ancestors(managed_object: ManagedObject) -> Iterator[ManagedObject]:
     """The parents of an object up to the root folder, nearest first."""
     visited = {managed_object.moid}
-    above = managed_object.above()
-    while above is not None and above.moid not in visited:
-        yield above
-        visited.add(above.moid)
-        above = above.above()
+    parent = managed_object.parent_object()
+    while parent is not None and parent.moid not in visited:
+        yield parent
+        visited.add(parent.moid)
+        parent = parent.parent_object()
 
 
 def datacenter_of(managed_object: ManagedObject) -> Any:
@@ -121,7 +121,7 @@ def _is_below_datacenter(container: ManagedObject) -> bool:
     """Return whether the container has no VM folder below it, so that its VMs are reached through pools."""
     if any(is_kind_of(container.wsdl_name, kind) for kind in ("ResourcePool", "ComputeResource")):
         return True
-    return any(above.wsdl_name == "Datacenter" for above in ancestors(container))
+    return any(parent.wsdl_name == "Datacenter" for parent in ancestors(container))
 
 
 def _children(managed_object: ManagedObject, *, is_container: bool, through_pools: bool) -> Iterator[ManagedObject]:

@@ -147,7 +147,7 @@ class ManagedObject:
         targets = (link if isinstance(link, ManagedObject) else self.world.find(link._moId) for link in links)
         return [target for target in targets if target is not None]
 
-    def above(self) -> ManagedObject | None:
+    def parent_object(self) -> ManagedObject | None:
         """The object directly above this one in the inventory tree, as its `parent` property says."""
         return next(iter(self.linked("parent")), None)
 

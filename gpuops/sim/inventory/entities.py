@@ -204,9 +204,9 @@ class HostEntity(ManagedEntity):
         """Return the vGPUs in use on the host, and those that its GPUs have not given back yet."""
         return (*self.lingering, *(seat for vm in self.vms() for seat in vm.state.seats))
 
-    def held_pci_ids(self, besides: VmEntity | None = None) -> set[str]:
-        """Return the devices that running VMs hold, without the VM `besides`."""
-        return {pci_id for vm in self.running_vms() if vm is not besides for _, pci_id in vm.state.held}
+    def held_pci_ids(self, excluding: VmEntity | None = None) -> set[str]:
+        """Return the devices that running VMs hold, without the VM `excluding`."""
+        return {pci_id for vm in self.running_vms() if vm is not excluding for _, pci_id in vm.state.held}
 
     def load_changed(self) -> None:
         """Touch every property that shows what runs on it."""

@@ -58,7 +58,7 @@ class ManagedEntity(ManagedObject):
     def display_name(self) -> str:
         return self.name
 
-    def above(self) -> ManagedObject | None:
+    def parent_object(self) -> ManagedObject | None:
         # not by the property, which is made of this: every call and every event asks for it
         return self.world.find(self.parent) if self.parent is not None else None
 
@@ -66,7 +66,7 @@ class ManagedEntity(ManagedObject):
         self.name = name
         self.touch("name", "summary", "config")
 
-    def checked_name(self, name: str, besides: ManagedEntity | None = None) -> str:
+    def checked_name(self, name: str, excluding: ManagedEntity | None = None) -> str:
         """A name for a child of this object, as vCenter keeps it.
 
         Raises InvalidName, and DuplicateName when another child has it (vSphere API, Folder.CreateFolder).
@@ -74,13 +74,13 @@ class ManagedEntity(ManagedObject):
         if not name.strip() or len(name) > LONGEST_NAME:
             raise faults.invalid_name(name)
         stored_name = escaped(name)
-        self.refuse_duplicate(stored_name, besides)
+        self.refuse_duplicate(stored_name, excluding)
         return stored_name
 
-    def refuse_duplicate(self, name: str, besides: ManagedEntity | None = None) -> None:
+    def refuse_duplicate(self, name: str, excluding: ManagedEntity | None = None) -> None:
         """Raises DuplicateName when another child has that name."""
         for child in children(self):
-            if child.display_name == name and child is not besides:
+            if child.display_name == name and child is not excluding:
                 raise faults.duplicate_name(name, child.ref)
 
     def post(self, call: Call, kind: str, **fields: Any) -> None:
@@ -120,8 +120,8 @@ class ManagedEntity(ManagedObject):
         """Return the task that renames the object. Raises DuplicateName, InvalidName, also in the task."""
 
         def check_new_name() -> str:
-            above = self.above()
-            return above.checked_name(newName, self) if isinstance(above, ManagedEntity) else newName
+            parent = self.parent_object()
+            return parent.checked_name(newName, self) if isinstance(parent, ManagedEntity) else newName
 
         def finish() -> None:
             before, name = self.name, check_new_name()

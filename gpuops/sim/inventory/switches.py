@@ -76,13 +76,13 @@ class DistributedSwitchEntity(ManagedEntity):
         hosts = self.world.by_type("HostSystem")
         return [(host, proxy) for host in hosts if (proxy := host.state.network.proxy(self.moid)) is not None]
 
-    def connections(self, besides: str | None = None) -> dict[str, tuple[VmEntity, NetworkCard]]:
+    def connections(self, excluding: str | None = None) -> dict[str, tuple[VmEntity, NetworkCard]]:
         """Return the VM and network card that are connected to each port, without the VM of that moid."""
         return {
             card.port: (vm, card)
             for vm in self.world.by_type("VirtualMachine")
             for card in vm.state.network_cards
-            if card.switch == self.uuid and vm.moid != besides
+            if card.switch == self.uuid and vm.moid != excluding
         }
 
     def adapters(self) -> dict[str, tuple[HostEntity, KernelAdapter]]:
@@ -94,9 +94,9 @@ class DistributedSwitchEntity(ManagedEntity):
             if adapter.switch == self.uuid
         }
 
-    def taken_ports(self, besides: str | None = None) -> set[str]:
-        """Return the keys of the ports in use, without those of the VM with the moid `besides`."""
-        return {*self.connections(besides), *self.adapters()}
+    def taken_ports(self, excluding: str | None = None) -> set[str]:
+        """Return the keys of the ports in use, without those of the VM with the moid `excluding`."""
+        return {*self.connections(excluding), *self.adapters()}
 
     def new_ports(self, count: int) -> list[str]:
         """Return the keys of `count` new ports."""

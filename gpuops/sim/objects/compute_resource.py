@@ -142,7 +142,11 @@ class ResourcePool(PoolEntity):
     @prop("config")
     def _config(self) -> Any:
         # the system reserves all that there is for the root pool (vSphere API, ResourcePool)
-        totals = self.owner().totals() if isinstance(self.above(), ComputeEntity) else {"totalCpu": 0, "totalMemory": 0}
+        totals = (
+            self.owner().totals()
+            if isinstance(self.parent_object(), ComputeEntity)
+            else {"totalCpu": 0, "totalMemory": 0}
+        )
         return vim.ResourceConfigSpec(
             entity=self.ref,
             changeVersion="1",

@@ -125,7 +125,7 @@ MAINTENANCE: Final = "HOST_MAINTENANCE_MODE_REQUIRED"
 REBOOT: Final = "HOST_REBOOT_REQUIRED"
 
 
-def configure(host: HostEntity, call: Call, pci_id: str, mode: str | None) -> list[str]:
+def set_direct_path_mode(host: HostEntity, call: Call, pci_id: str, mode: str | None) -> list[str]:
     """Set the DirectPath mode of a device and return the impacts of the change.
 
     None, or the mode that is already configured, changes nothing. Raises NotFound for an unknown device,

@@ -176,7 +176,7 @@ def _check_vlan(setting: Any) -> None:
 
 def add_portgroups(switch: DistributedSwitchEntity, call: Call, specs: list[Any], make: MakePortgroup) -> Any:
     """AddDVPortgroup_Task: add all port groups or none."""
-    world, folder = switch.world, switch.above()
+    world, folder = switch.world, switch.parent_object()
     assert folder is not None, "a switch is in a folder"
 
     def begin() -> None:
@@ -212,7 +212,7 @@ def enter_portgroup(switch: DistributedSwitchEntity, spec: Any, make: MakePortgr
         vim.dvs.DistributedVirtualPortgroup.ConfigInfo(autoExpand=True, backingType="standard", uplink=False),
         _settings_in(spec),
     )
-    folder: Any = switch.above()
+    folder: Any = switch.parent_object()
     portgroup = _add_portgroup(switch, folder.checked_name(spec.name), config, make)
     portgroup.ports = switch.new_ports(spec.numPorts or 0)
     return portgroup
@@ -225,7 +225,7 @@ def _add_portgroup(switch: DistributedSwitchEntity, name: str, config: Any, make
         config.policy = default("VMwareDVSPortgroupPolicy")
     if config.defaultPortConfig is None:
         config.defaultPortConfig = Dvs.VmwarePortConfigPolicy()
-    folder: Any = switch.above()
+    folder: Any = switch.parent_object()
     portgroup = make(world, new_moid(world, "dvportgroup"), name, folder.moid, switch.moid, config)
     world.register(portgroup)
     folder.add(portgroup)
@@ -268,7 +268,7 @@ def forget(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
 
 def drop(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
     """Remove a switch or port group from its folder and from the world; references to it are not changed."""
-    folder: Any = entity.above()
+    folder: Any = entity.parent_object()
     folder.remove(entity)
     entity.world.unregister(entity)
 
@@ -398,7 +398,7 @@ def connected_card_fields(
             vim.fault.InvalidDeviceBacking, index, "The virtual machine's host does not have this network."
         )
     used_by_vm = {card.port for card in cards if card.switch == connection.switchUuid and card is not existing_card}
-    used_ports = portgroup.switch().taken_ports(besides=vm.moid) | used_by_vm
+    used_ports = portgroup.switch().taken_ports(excluding=vm.moid) | used_by_vm
     port = connection.portKey
     if port is not None and (port not in portgroup.port_keys() or port in used_ports):
         text = f"Port {port} of {portgroup.name} does not exist or is in use."
@@ -437,17 +437,17 @@ def free_port(portgroup: PortgroupEntity, used_ports: Collection[str]) -> str | 
     return free
 
 
-def with_own_ports(world: World, cards: Iterable[NetworkCard], besides: str | None = None) -> tuple[NetworkCard, ...]:
+def with_own_ports(world: World, cards: Iterable[NetworkCard], excluding: str | None = None) -> tuple[NetworkCard, ...]:
     """Return the cards, with a free port for each card whose port another VM uses.
 
-    `besides` is the moid of the VM whose ports do not count as used. A card keeps its port if its port group was
+    `excluding` is the moid of the VM whose ports do not count as used. A card keeps its port if its port group was
     removed or has no free port.
     """
     new_cards: list[NetworkCard] = []
     for card in cards:
         portgroup = world.find(card.network) if card.switch else None
         if isinstance(portgroup, PortgroupEntity):
-            used_ports = portgroup.switch().taken_ports(besides)
+            used_ports = portgroup.switch().taken_ports(excluding)
             if card.port in used_ports:
                 port = free_port(portgroup, {*used_ports, *(new_card.port for new_card in new_cards)})
                 card = replace(card, port=port or card.port)

@@ -125,8 +125,8 @@ def make_temporary_directory(vm: VmEntity, prefix: str, suffix: str, directory: 
 
 
 def _free_place(vm: VmEntity, prefix: str, suffix: str, directory: str | None) -> Path:
-    above = follow_in_guest(root_of(vm), directory or "/tmp")  # noqa: S108 - a path of the guest
-    return above / temporary_name(vm.world.guests.next_number(), prefix, suffix)
+    parent = follow_in_guest(root_of(vm), directory or "/tmp")  # noqa: S108 - a path of the guest
+    return parent / temporary_name(vm.world.guests.next_number(), prefix, suffix)
 
 
 def change_attributes(vm: VmEntity, path: str, attributes: Any) -> None:

@@ -187,7 +187,7 @@ def _assign_devices(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ..
 
     Raises the fault of the first device that the host refuses.
     """
-    held_pci_ids = host.held_pci_ids(besides=vm)
+    held_pci_ids = host.held_pci_ids(excluding=vm)
     assignments: list[tuple[int, str]] = []
     # static devices first: a dynamic device could otherwise take the only GPU that a static one names
     fixed_first = sorted(vm.state.devices, key=lambda device: (isinstance(device.backing, DynamicBacking), device.key))

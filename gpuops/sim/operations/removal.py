@@ -61,7 +61,7 @@ def _refuse_removal(entity: Any) -> None:
             for host in entity.hosts():
                 _refuse_host_removal(host)
         case PoolEntity():
-            if isinstance(entity.above(), ComputeEntity):
+            if isinstance(entity.parent_object(), ComputeEntity):
                 raise faults.invalid_type("The root resource pool is only removed with its cluster or host.", entity)
         case DistributedSwitchEntity() | PortgroupEntity():
             distributed_switches.require_removable(entity)
@@ -71,7 +71,7 @@ def _refuse_removal(entity: Any) -> None:
 
 
 def _refuse_folder_removal(folder: FolderEntity) -> None:
-    if not isinstance(folder.above(), FolderEntity):
+    if not isinstance(folder.parent_object(), FolderEntity):
         raise faults.not_supported("Folders that vCenter made itself cannot be removed.")
     for child in folder.children.values():
         if isinstance(child, VmEntity):
@@ -124,9 +124,9 @@ def forget(entity: Any) -> None:
             for folder in entity.folders.values():
                 world.unregister(folder)
             world.unregister(entity)
-    above = world.find(entity.parent)
-    if isinstance(above, FolderEntity):
-        above.remove(entity)
+    parent = world.find(entity.parent)
+    if isinstance(parent, FolderEntity):
+        parent.remove(entity)
 
 
 def _forget_compute(compute: ComputeEntity) -> None:
@@ -157,17 +157,17 @@ def _forget_host(host: HostEntity) -> None:
 
 def _move_members_up(pool: PoolEntity) -> None:
     """Move the VMs and pools of a removed pool to the pool above it (vSphere API, ResourcePool.Destroy_Task)."""
-    above: PoolEntity = pool.world.get(pool.parent)
-    above.pools.remove(pool)
+    parent_pool: PoolEntity = pool.world.get(pool.parent)
+    parent_pool.pools.remove(pool)
     for child in pool.pools:
-        child.parent = above.moid
-        above.pools.append(child)
+        child.parent = parent_pool.moid
+        parent_pool.pools.append(child)
         child.touch("parent")
     for vm in list(pool.members.values()):
         vm.leave_pool()
-        vm.state.pool = above.moid
-        above.add(vm)
-    above.touch("resourcePool")
+        vm.state.pool = parent_pool.moid
+        parent_pool.add(vm)
+    parent_pool.touch("resourcePool")
 
 
 def destroy_children(pool: PoolEntity, call: Call) -> None:

@@ -186,11 +186,11 @@ class AuthorizationManager(ManagedObject):
         self.world.authority.change_role(role, newName, privIds or ())
         self.touch("roleList")
 
-    def _refuse_name(self, name: str, besides: PrivilegeRole | None = None) -> None:
+    def _refuse_name(self, name: str, excluding: PrivilegeRole | None = None) -> None:
         """Raises InvalidName for an empty name, AlreadyExists for that of another role."""
         if not name:
             raise faults.invalid_name(name)
-        if any(role.name == name and role is not besides for role in self.world.authority.roles.values()):
+        if any(role.name == name and role is not excluding for role in self.world.authority.roles.values()):
             raise vim.fault.AlreadyExists(msg=f"The role {name} already exists.", name=name)
 
     @method

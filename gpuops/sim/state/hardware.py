@@ -127,9 +127,9 @@ _LISTS: Final[dict[type[Part], str]] = {
 }
 
 
-def first_free_number(first: int, used_numbers: set[int], *, besides: tuple[int, ...] = ()) -> int:
-    """Return the lowest number from `first` on that is neither used nor one of `besides`."""
+def first_free_number(first: int, used_numbers: set[int], *, excluding: tuple[int, ...] = ()) -> int:
+    """Return the lowest number from `first` on that is neither used nor one of `excluding`."""
     number = first
-    while number in used_numbers or number in besides:
+    while number in used_numbers or number in excluding:
         number += 1
     return number

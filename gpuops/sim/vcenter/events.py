@@ -169,8 +169,8 @@ def _arguments(entity: ManagedObject) -> dict[str, ManagedObject]:
         objects["host"] = entity
     elif is_kind_of(entity.wsdl_name, "Datastore"):
         objects["ds"] = entity
-    for above in (place, *ancestors(place)):
+    for ancestor in (place, *ancestors(place)):
         for name, kind in (("computeResource", "ComputeResource"), ("datacenter", "Datacenter")):
-            if is_kind_of(above.wsdl_name, kind):
-                objects.setdefault(name, above)
+            if is_kind_of(ancestor.wsdl_name, kind):
+                objects.setdefault(name, ancestor)
     return objects

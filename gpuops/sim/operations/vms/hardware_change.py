@@ -150,7 +150,7 @@ def _controller_and_unit(change: _Change, index: int, device: Any) -> tuple[int,
     used_units = change.hardware.units(key)
     unit = device.unitNumber
     if unit is None or unit < 0:
-        unit = first_free_number(0, used_units, besides=own_units)
+        unit = first_free_number(0, used_units, excluding=own_units)
     if unit in used_units or unit in own_units or unit >= unit_count:
         text = f"Unit {unit} of controller {key} is not free."
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)

@@ -195,7 +195,7 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
         with recorded(vm, call):
             for name in REVERTED_FIELDS:
                 setattr(vm.state, name, getattr(old_state, name))
-            vm.state.set_network_cards(with_own_ports(vm.world, vm.state.network_cards, besides=vm.moid))
+            vm.state.set_network_cards(with_own_ports(vm.world, vm.state.network_cards, excluding=vm.moid))
             vm.state.change, vm.state.changed_at = vm.state.change + 1, vm.world.clock.now()
             vm.state.current_snapshot = snapshot.moid
             if snapshot.power is not Power.OFF:

@@ -15,7 +15,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.managed_object import ManagedObject
-from gpuops.sim.operations.device_settings import configure
+from gpuops.sim.operations.device_settings import set_direct_path_mode
 from gpuops.sim.operations.reserved_capacity import capacity, is_device_of
 from gpuops.sim.state.direct_path import DIRECT_PATH, HOST, configurable_modes, current_mode
 from gpuops.sim.vcenter.vapi_values import (
@@ -243,7 +243,9 @@ class DirectPathDevices:
                 raise VapiFault("error", f"Host {host.name} is not connected.")
             device = spec["device"]
             self._refuse_host_device(host, device)
-            configure_task = _ConfigureTask(configure(host, call, device, mode), None, self._world.clock.now())
+            configure_task = _ConfigureTask(
+                set_direct_path_mode(host, call, device, mode), None, self._world.clock.now()
+            )
         except (vim.fault.NotFound, vmodl.fault.InvalidArgument, vim.fault.NoPermission) as fault:
             raise _error(fault) from None  # these faults refuse the call; any other one ends its task in error
         except vmodl.MethodFault as fault:

@@ -184,7 +184,7 @@ _name: Final = attrgetter("display_name")
 
 def _parent(managed_object: ManagedObject) -> str | None:
     """Return the direct parent: objects in folders below it do not match (vsphere-automation-sdk-python issue 87)."""
-    parent = managed_object.above()
+    parent = managed_object.parent_object()
     return parent.moid if parent is not None else None
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpuops.errors import Refused, VcenterUnreachable
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.plan.core.plan import Verdict
-from gpuops.sim.operations.device_settings import configure as set_mode
+from gpuops.sim.operations.device_settings import set_direct_path_mode as set_mode
 from gpuops.sim.wire.automation import direct_path_devices
 from gpuops.vsphere import device_modes
 from gpuops.vsphere.device_modes import devices_of
@@ -87,7 +87,7 @@ def test_a_word_that_is_not_known_is_no_word_of_having_no_impact(
         set_mode(*arguments)
         return impacts
 
-    monkeypatch.setattr(direct_path_devices, "configure", reply_with_impacts)
+    monkeypatch.setattr(direct_path_devices, "set_direct_path_mode", reply_with_impacts)
     report = bench.set(MIXED)
     assert [(outcome.verdict, outcome.reason) for outcome in report.outcomes] == [(Verdict.DONE, "")]
     assert report.plan.afterwards[0].startswith("takes effect after a reboot of esx-02.sup")
@@ -95,7 +95,7 @@ def test_a_word_that_is_not_known_is_no_word_of_having_no_impact(
 
 @pytest.mark.long
 def test_a_vcenter_that_does_not_offer_the_list_is_unknown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_path_devices.DirectPathDevices, "offered", False)
+    monkeypatch.setattr(direct_path_devices.DirectPathDevices, "is_offered", False)
     settings = bench.host().settings
     assert settings == HostSettings(unread=settings.unread if settings else ())
     assert settings is not None
@@ -130,8 +130,8 @@ def test_a_change_whose_task_is_not_told_of_is_under_way_and_is_sent_once(
     def raise_error(*_: Any) -> Any:
         raise getattr(errors_client, name)()
 
-    monkeypatch.setattr(direct_path_devices, "configure", late)
-    monkeypatch.setattr(device_modes._ConfigureCall, "_wait_for_end", raise_error)
+    monkeypatch.setattr(direct_path_devices, "set_direct_path_mode", late)
+    monkeypatch.setattr(device_modes._ConfigureCall, "_end", raise_error)
     [outcome] = bench.set(MIXED).outcomes
     assert (outcome.verdict, sent) == (Verdict.UNKNOWN, [str(FREE)])
     assert f"its task cannot be followed: {name}" in outcome.reason

@@ -13,7 +13,7 @@ from gpuops.plan.core.plan import Verdict
 from gpuops.plan.hosts.change.rolling_plan import NO_REBOOT_PERHAPS
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.sim.operations.device_settings import configure as set_mode
+from gpuops.sim.operations.device_settings import set_direct_path_mode as set_mode
 from gpuops.sim.wire.automation import direct_path_devices
 from gpuops.vsphere import device_modes
 from tests.sample import mostly_long
@@ -130,7 +130,7 @@ def test_what_was_set_before_a_device_is_refused_is_named_and_keeps_the_host_out
         return set_mode(host, call, pci_id, mode)
 
     with monkeypatch.context() as patched:
-        patched.setattr(direct_path_devices, "configure", refusing)
+        patched.setattr(direct_path_devices, "set_direct_path_mode", refusing)
         report = bench.roll(request)
     [outcome] = report.outcomes
     assert outcome.verdict is Verdict.FAILED
