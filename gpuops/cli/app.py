@@ -151,17 +151,14 @@ _MODULES: Final = {
 """The commands of each module below `gpuops.cli`."""
 
 
-def _module_of(command: str) -> str:
-    if (module := command_module(command)) is not None:
-        return module
-    return "gpuops.cli." + next(module for module, commands in _MODULES.items() if command in commands)
-
-
 @cache
 def _load_command(name: str) -> Any:
     """Return the command of that name: a function, or a group of commands. It is created once in a process."""
-    function = f"{name}_" if iskeyword(name) else name.replace("-", "_")
-    command = getattr(import_module(_module_of(name)), function)
+    module = command_module(name)  # None = a command of the core
+    if module is None:
+        module = "gpuops.cli." + next(core_module for core_module, commands in _MODULES.items() if name in commands)
+    function = f"{name}_" if iskeyword(name) else name.replace("-", "_")  # `assert_`: `assert` is a keyword of Python
+    command = getattr(import_module(module), function)
     if isinstance(command, typer.Typer):
         return typer.main.get_group(command)
     # a function becomes a command of typer in an app of its own

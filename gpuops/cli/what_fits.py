@@ -18,7 +18,6 @@ from gpuops.plan.core.command_line import Names, Option
 from gpuops.plan.queue.place import Place
 
 if TYPE_CHECKING:
-    from gpuops.model.fleet_change import ApplyLayout
     from gpuops.model.workloads.workload import Workload
 
 
@@ -180,10 +179,12 @@ def place(
     workloads = _load_requests(file, options) if file is not None else (_one_request(options),)
 
     from gpuops import api
+    from gpuops.config.layout_file import parse_layout_option
     from gpuops.console.opening import open_site, remember
+    from gpuops.model.fleet_change import ApplyLayout
     from gpuops.report.advice.placement_view import placements_document, placements_text
 
-    layout = _layout(mig_layout, vm_options.host) if mig_layout is not None else None
+    layout = ApplyLayout(parse_layout_option(mig_layout), vm_options.host) if mig_layout is not None else None
     with open_site(common, inventory_file=inventory_file) as site:
         host_shell.give_to(site, inventory_file)
         placements = api.place(replace(request, workloads=workloads), site, layout)
@@ -194,13 +195,6 @@ def place(
         placements_document(placements, api.catalog_of(placements.before)),
     )
     output.leave(placements.exit_code)
-
-
-def _layout(text: str, host: str | None) -> ApplyLayout:
-    from gpuops.config.layout_file import parse_layout_option
-    from gpuops.model.fleet_change import ApplyLayout
-
-    return ApplyLayout(parse_layout_option(text), host)
 
 
 def _typed_options(vm_options: OneVm) -> dict[str, object]:

@@ -159,7 +159,7 @@ def help(
         output.show(text.rstrip("\n").split("\n"), HelpDocument(topic="--all", text=text))
         return
     if not words:
-        titles = {name: _title(text) for name, text in pages().items()}
+        titles = {name: text.partition("\n")[0].removeprefix("# ") for name, text in pages().items()}
         titles[OPTIONS] = "All options, and what each means"
         output.show(_list(titles), HelpDocument(topics=titles))
         return
@@ -217,10 +217,6 @@ def _manual() -> dict[str, Traversable]:
 def pages() -> dict[str, str]:
     """Return the complete manual: the text of each topic, by name."""
     return {name: file.read_text(encoding="utf-8") for name, file in _manual().items()}
-
-
-def _title(text: str) -> str:
-    return text.partition("\n")[0].removeprefix("# ")
 
 
 def _list(titles: dict[str, str]) -> Shown:

@@ -62,6 +62,7 @@ def schema(
       gpuops schema attach
       gpuops schema policy > policy.schema.json
     """
+    from gpuops.report.document_schema import document_kinds, document_schema
     from gpuops.report.first_steps.manual_view import ListedSchemaRecord, SchemaListDocument
     from gpuops.report.layout import Text, TextTable
 
@@ -71,7 +72,7 @@ def schema(
             raise UsageError(f"there is no schema {name!r}", hint="gpuops schema lists them")
         if output.chosen() is output.OutputFormat.TEXT:
             output.choose(output.OutputFormat.JSON)  # a schema is JSON, and no line of it is wrapped
-        output.show("", _schema_of(name))
+        output.show("", input_schema(name) if name in INPUTS else document_schema(document_kinds()[name]))
         return
     table = TextTable(rows=((Text(name, "bold"), use, title) for name, (use, title) in titles.items()))
     document = SchemaListDocument(
@@ -86,12 +87,6 @@ def _titles_by_name() -> dict[str, tuple[str, str]]:
 
     titles = {name: ("input", input_file.title) for name, input_file in INPUTS.items()}
     return titles | {name: ("output", document_title(document)) for name, document in document_kinds().items()}
-
-
-def _schema_of(name: str) -> Schema:
-    from gpuops.report.document_schema import document_kinds, document_schema
-
-    return input_schema(name) if name in INPUTS else document_schema(document_kinds()[name])
 
 
 def input_schema(name: str) -> Schema:

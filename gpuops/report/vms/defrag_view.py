@@ -29,10 +29,15 @@ _MOST_NAMED: Final = 4
 def defrag_text(defrag: Defragmentation) -> Shown:
     """Return a heading and figures, the moves, the GPUs before and after, the VMs that stay, and a closing line."""
     heading = vcenter_heading(defrag.inventory, count(defrag.gpus, "GPU"))
-    lines: list[Shown] = [heading, Text(_free_figures(defrag)), *_assumption_lines(defrag)]
+    lines: list[Shown] = [heading, Text(_free_figures(defrag))]
+    # if VMs move, or moves that were not found could free more, the result depends on the GPUs that hosts choose
+    if defrag.assumes and (defrag.moves or defrag.bound > defrag.before):
+        assumed = f"assumed: of the GPUs with room, hosts choose in {'; in '.join(defrag.assumes)}"
+        lines.append(Text(assumed, "dim"))
     if defrag.moves:
         lines += [Text(), _move_table(defrag.moves), Text(), _host_table(defrag)]
-    lines += _pin_note(defrag.moves)
+    if any(move.pins for move in defrag.moves):
+        lines.append(Text(f"{PINNED}; no later defrag moves these VMs", "dim"))
     lines += [line for stay in _group_by_reason(defrag.stays) for line in _stay_lines(stay)]
     lines += _unclear_lines(defrag)
     return (*lines, Text(_closing_line(defrag), "bold"))
@@ -235,12 +240,6 @@ def _how_certain(defrag: Defragmentation) -> str:
     return f"more than {defrag.bound} cannot be free, whatever is moved{f'; {tried}' if tried else ''}"
 
 
-def _assumption_lines(defrag: Defragmentation) -> Iterator[Text]:
-    """Yield how hosts are assumed to choose a GPU, if VMs move or if the figures say that no move would help."""
-    if defrag.assumes and (defrag.moves or defrag.bound > defrag.before):
-        yield Text(f"assumed: of the GPUs with room, hosts choose in {'; in '.join(defrag.assumes)}", "dim")
-
-
 def _move_table(moves: Sequence[PlannedMove]) -> TextTable:
     table = TextTable("", "VM", "from", "to", "GPU there", "how", "free then")
     for number, move in enumerate(moves, 1):
@@ -260,12 +259,6 @@ def _gpus_there(move: PlannedMove) -> str:
     """Return the GPUs that the VM gets, or may get."""
     word = " and " if move.basis in (ArrivalBasis.BOUND, ArrivalBasis.ONLY, ArrivalBasis.POLICY) else " or "
     return word.join(map(str, move.gpus))
-
-
-def _pin_note(moves: Sequence[PlannedMove]) -> Iterator[Text]:
-    """Yield a note about the cost of binding a vGPU to a GPU."""
-    if any(move.pins for move in moves):
-        yield Text(f"{PINNED}; no later defrag moves these VMs", "dim")
 
 
 def _host_table(defrag: Defragmentation) -> TextTable:
