@@ -137,7 +137,7 @@ def test_images(image: str) -> None:
         ("vcpu: 4", "vcpu: 4\n    secrets: {../A: /x}", "jobs.0.secrets.../A.[key]: does not have the form"),
         ("vcpu: 4", "vcpu: 4\n    shm: 2", "jobs.0.shm: should be text"),
         ("vcpu: 4", "vcpu: 4\n    shm: 17g", "jobs.0: `shm` is 17408 MiB and `memory` only 16384 MiB"),
-        ("vcpu: 4", "vcpu: 4\n    shm: 2g\n    runtime: apptainer", "jobs.0: `shm` has no option of apptainer"),
+        ("vcpu: 4", "vcpu: 4\n    shm: 2g\n    runtime: apptainer", "jobs.0: apptainer has no option for `shm`"),
         ("vcpu: 4", "vcpu: 4\n    workdir: work", "jobs.0.workdir: should be an absolute path"),
         ("vcpu: 4", "vcpu: 4\n    after: 3", "jobs.0.after: should be a list"),
         ("vcpu: 4", "vcpu: 4\n    task: {}", "jobs.0.task: unknown key"),

@@ -31,7 +31,7 @@ HOSTILE = st.one_of(
 
 def lines_shown(pieces: list[bytes], *withheld: Secret) -> list[str]:
     lines = ProgramLines(withheld)
-    return [line for piece in pieces for line in lines.hear(piece)] + list(lines.end())
+    return [line for piece in pieces for line in lines.add_output(piece)] + list(lines.end())
 
 
 def broken(text: bytes, cuts: list[int]) -> list[bytes]:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from gpuops.extras.clusters.cluster_plan import ClusterPlan
     from gpuops.model.vcenter.target import Secret
 
-ClusterName = Annotated[str, typer.Argument(metavar="CLUSTER", help="Its name, as in its file.")]
+ClusterName = Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of the cluster, as in its file.")]
 SshPort = Annotated[
-    int, typer.Option(min=1, max=65535, metavar="PORT", help="Of the guests' SSH servers, for mpirun and horovodrun.")
+    int,
+    typer.Option(min=1, max=65535, metavar="PORT", help="Port of the guests' SSH servers, for mpirun and horovodrun."),
 ]
 _MOST_NODES = 1024
 
@@ -35,18 +36,19 @@ def cluster_run(
     common: CommonOptions,
     name: ClusterName,
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The program and its arguments.")],
-    launcher: Annotated[Launcher, typer.Option(help="What starts its ranks.")] = Launcher.MPIRUN,
+    launcher: Annotated[Launcher, typer.Option(help="Program that starts the ranks.")] = Launcher.MPIRUN,
     transport: Annotated[
-        Transport | None, typer.Option(help="What ranks talk over; default: what the libraries choose.")
+        Transport | None, typer.Option(help="Network transport between ranks; default: the libraries choose.")
     ] = None,
     ranks: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="So many ranks; default: one for each GPU.")
+        int | None, typer.Option(min=1, metavar="N", help="Number of ranks; default: one for each GPU.")
     ] = None,
     rendezvous: Annotated[
-        Rendezvous, typer.Option(help="Of torchrun: how its nodes find each other.")
+        Rendezvous, typer.Option(help="How the nodes of torchrun find each other.")
     ] = Rendezvous.STATIC,
     timeout: Annotated[
-        int | None, typer.Option(min=1, metavar="SECONDS", help="End it after so long (exit code 124).")
+        int | None,
+        typer.Option(min=1, metavar="SECONDS", help="Time limit: the program is ended then (exit code 124)."),
     ] = None,
     ssh_port: SshPort = 22,
     dry_run: DryRun = False,
@@ -71,7 +73,7 @@ def cluster_run(
     with open_site(common) as site:
         site.say = output.note
         lines = _Printed(passwords_of(site), to_stderr=common.format.is_document)
-        outcome = run(name, wish, site, lines.hear, apply=not dry_run)
+        outcome = run(name, wish, site, lines.add_output, apply=not dry_run)
     lines.end()
     output.refused(outcome.plan.reasons)
     document = run_document(outcome.cluster, outcome.plan, outcome.end, outcome.exit_code)
@@ -87,18 +89,22 @@ def cluster_run(
 def cluster_bench(
     common: CommonOptions,
     name: ClusterName,
-    nodes: Annotated[str, typer.Option(metavar="N,N,...", help="Over so many of its nodes each.")] = "1,2,4",
-    sizes: Annotated[str, typer.Option(metavar="SIZE,SIZE", help="Of the buffer of each rank.")] = "1MiB,64MiB",
-    transports: Annotated[str, typer.Option(metavar="tcp,rdma", help="Both, or one of them.")] = "tcp,rdma",
+    nodes: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Numbers of nodes to measure over, one after another.")
+    ] = "1,2,4",
+    sizes: Annotated[str, typer.Option(metavar="SIZE,SIZE", help="Buffer sizes of each rank.")] = "1MiB,64MiB",
+    transports: Annotated[
+        str, typer.Option(metavar="tcp,rdma", help="Transports to measure: both, or one of them.")
+    ] = "tcp,rdma",
     program: Annotated[
-        AllReduceProgram | None, typer.Option(help="What measures; default: the first that the guest has.")
+        AllReduceProgram | None, typer.Option(help="Program that measures; default: the first that the guest has.")
     ] = None,
     timeout: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="How long each number may take.")] = 600,
     ssh_port: SshPort = 22,
 ) -> None:
     """Measure an all-reduce over nodes of a cluster, by TCP and by RDMA.
 
-    Seconds, bus bandwidth as the NCCL tests define it, and what of it is left with more nodes.
+    Shows seconds, bus bandwidth as the NCCL tests define it, and the efficiency with more nodes.
 
     \b
     Examples:
@@ -152,8 +158,8 @@ class _Printed:
         self._stream = sys.stderr if to_stderr else sys.stdout
         self._lines = ProgramLines(withheld)
 
-    def hear(self, piece: bytes) -> None:
-        self._print(self._lines.hear(piece))
+    def add_output(self, piece: bytes) -> None:
+        self._print(self._lines.add_output(piece))
 
     def end(self) -> None:
         self._print(self._lines.end())
@@ -169,10 +175,10 @@ cluster.command("run")(cluster_run)
 cluster.command("bench")(cluster_bench)
 
 ClusterFileOption = typer.Option("--file", "-f", metavar="FILE", help="The cluster: templates/cluster.yaml is one.")
-ClusterNameArgument = typer.Argument(metavar="[CLUSTER]", help="Its name, in place of a file.")
+ClusterNameArgument = typer.Argument(metavar="[CLUSTER]", help="Name of the cluster, in place of a file.")
 
 
-def name_meant(file: Path | None, name: str | None) -> str | None:
+def cluster_name_of(file: Path | None, name: str | None) -> str | None:
     """Return the name of the cluster: that in the file, or the one typed; None if neither is given.
 
     Raises UsageError if both are given, PolicyError for an invalid file.
@@ -192,7 +198,8 @@ def cluster_create(
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are made.")] = False,
     keep_on_failure: Annotated[
-        bool, typer.Option("--keep-on-failure", help="If something fails, keep what was made: the same again goes on.")
+        bool,
+        typer.Option("--keep-on-failure", help="After an error, keep the new VMs; run the command again to continue."),
     ] = False,
 ) -> None:
     """Make the VMs of a cluster from a template: GPUs, RDMA network card, reserved memory; all of them, or none.
@@ -241,7 +248,7 @@ def cluster_show(
     from gpuops.console.opening import open_site
     from gpuops.extras.clusters.view import ClusterShowDocument, clusters_text
 
-    cluster_name = name_meant(file, name)
+    cluster_name = cluster_name_of(file, name)
     with open_site(common) as site:
         clusters = read_clusters(cluster_name, site)
     output.show(clusters_text(clusters), ClusterShowDocument.from_attributes(clusters=clusters))
@@ -269,7 +276,7 @@ def cluster_delete(
     from gpuops.console.running import confirm
     from gpuops.extras.clusters.view import ClusterDeleteDocument, cluster_removed_text
 
-    cluster_name = name_meant(file, name)
+    cluster_name = cluster_name_of(file, name)
     if cluster_name is None:
         raise UsageError("no cluster is named", hint="add its name, or use --file, for example templates/cluster.yaml")
 

@@ -34,7 +34,7 @@ def _cluster_name(text: str) -> str:
 def _size_mib(text: str) -> int:
     size_mib = memory_mib(text)
     if size_mib % MEMORY_STEP_MIB:
-        raise ValueError(f"{text} is no multiple of {MEMORY_STEP_MIB} MiB, as the memory of each VM is")
+        raise ValueError(f"{text} is not a multiple of {MEMORY_STEP_MIB} MiB, which vSphere requires")
     return size_mib
 
 
@@ -53,7 +53,7 @@ class ClusterGpusSection(Section):
 
     def __post_init__(self) -> None:
         if (self.profile is None) == (self.model is None):
-            raise ValueError("say either `profile`, for vGPUs, or `model`, for whole GPUs")
+            raise ValueError("set either `profile`, for vGPUs, or `model`, for whole GPUs")
 
 
 class ClusterRdmaSection(Section):

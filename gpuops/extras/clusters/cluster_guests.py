@@ -128,7 +128,7 @@ class LaunchGuests:
         unfinished = tuple(self.unfinished)
 
         def run_everywhere(action: str, effect: str) -> None:
-            for end in self._ends(self.launch.members, lambda _: step_command(action, self.launch)):
+            for end in self._run_and_yield_ends(self.launch.members, lambda _: step_command(action, self.launch)):
                 if end.error:
                     failures.setdefault(end.name, f"{end.name}: {effect}: {end.error.removeprefix(f'{end.name}: ')}")
 
@@ -144,7 +144,7 @@ class LaunchGuests:
         self, members: Sequence[Member], script_of: Callable[[Member], str], *, entering: bool = False
     ) -> tuple[CommandEnd, ...]:
         """Run a script in each guest and return the ends in the order of ranks. Raises Refused if one failed."""
-        ends = {end.name: end for end in self._ends(members, script_of, entering=entering)}
+        ends = {end.name: end for end in self._run_and_yield_ends(members, script_of, entering=entering)}
         failed = next((end for end in ends.values() if end.error), None)
         if failed is not None:
             raise Refused(
@@ -153,7 +153,7 @@ class LaunchGuests:
             )
         return tuple(ends[member.name] for member in members)
 
-    def _ends(
+    def _run_and_yield_ends(
         self, members: Sequence[Member], script_of: Callable[[Member], str], *, entering: bool = False
     ) -> Iterator[CommandEnd]:
         """Run a script in each guest, all at once, and yield how it ended in each, or why it could not be started.

@@ -77,7 +77,7 @@ def _differences(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
 
 ROOM: Final = "VMs that hosts have room for"
 _TAKES: Final = "takes "
-_LESS: Final = "change in the file what each VM gets: gpus, cpus, memory, datastore"
+_SMALLER_VMS_HINT: Final = "change in the file what each VM gets: gpus, cpus, memory, datastore"
 
 HostRoom = tuple[tuple[MemberSteps, ...], tuple[Rejection, ...]]
 """The VMs that fit on a host, and the reasons why no further one fits."""
@@ -87,7 +87,7 @@ def row_refusal(row: Prerequisite) -> Rejection:
     return Rejection(row.subject, f"{row.check}: {row.says}", hint=row.next_move)
 
 
-def no_room(
+def room_rejections(
     wish: ClusterWish,
     hosts: Sequence[Host],
     room: Mapping[str, HostRoom],
@@ -107,17 +107,17 @@ def no_room(
     vms_with_room = sum(len(fitting) for fitting, _ in room.values())
     hints = [reason.hint for _, reasons in room.values() for reason in reasons[:1] if reason.hint]
     most_nodes = wish.nodes - missing_vms + vms_with_room
-    hint = f"ask for {most_nodes} nodes or fewer" if vms_with_room else next(iter(hints), _LESS)
+    hint = f"ask for {most_nodes} nodes or fewer" if vms_with_room else next(iter(hints), _SMALLER_VMS_HINT)
     yield Rejection(wish.name, ROOM, missing_vms, vms_with_room, hint=hint)
     for host in hosts:
         fitting, reasons = room[host.ref]
         for reason in reasons[:1]:
             is_about_gpu = reason.subject.startswith(f"{host.name} ")
             if fitting and is_about_gpu:  # the reason would name a GPU that another planned VM of this cluster takes
-                yield Rejection(host.name, f"{_TAKES}{len(fitting)} of them, and has GPUs for no more")
+                yield Rejection(host.name, f"{_TAKES}{len(fitting)} of the VMs, and has GPUs for no more")
                 continue
             reason_text = str(reason).removeprefix(f"{host.name}{' ' if is_about_gpu else ': '}")
-            takes = f"{_TAKES}{len(fitting)} of them, not one more" if fitting else f"{_TAKES}none"
+            takes = f"{_TAKES}{len(fitting)} of the VMs, not one more" if fitting else f"{_TAKES}none"
             yield Rejection(host.name, f"{takes}: {reason_text}", hint=reason.hint)
     yield from failed
 
@@ -139,11 +139,11 @@ def refused_once(rejections: Sequence[Rejection]) -> tuple[Rejection, ...]:
     if host_refusals and not any(refusal.rule.startswith(_TAKES) for refusal in host_refusals):
         hints = dict.fromkeys(refusal.hint for refusal in reasons)
         groups = ([refusal for refusal in reasons if refusal.hint == hint] for hint in hints)
-        return tuple(_with_others(first, more_refusals) for first, *more_refusals in groups)
-    return (_with_others(room_refusal, reasons),)
+        return tuple(_join_refusals(first, more_refusals) for first, *more_refusals in groups)
+    return (_join_refusals(room_refusal, reasons),)
 
 
-def _with_others(first_refusal: Rejection, more_refusals: Sequence[Rejection]) -> Rejection:
+def _join_refusals(first_refusal: Rejection, more_refusals: Sequence[Rejection]) -> Rejection:
     return replace(
         first_refusal, rule="; ".join((first_refusal.reason, *map(str, more_refusals))), needed=None, available=None
     )
@@ -276,7 +276,7 @@ class _Planning:
         world, members, warnings = self.inventory, list[PlannedMember](), list[str]()
         # Existing VMs keep their hosts, and their GPUs are planned first: those that are bound to GPUs, then those that
         # have GPUs on any, then clones that have none yet.
-        for member in sorted(existing, key=_planned_first):
+        for member in sorted(existing, key=_planning_order):
             outcome = self._plan_member(member.vm, world)
             host = self.inventory.host_of(member.vm)
             if not isinstance(outcome, MemberSteps) or host is None:
@@ -296,7 +296,7 @@ class _Planning:
                 len(missing),
             )
             if counts is None:
-                return self._refuse(tuple(no_room(self.wish, hosts, room, len(missing), self.rows)))
+                return self._refuse(tuple(room_rejections(self.wish, hosts, room, len(missing), self.rows)))
             host_of_each_rank = (host for host in hosts for _ in range(counts.get(host.ref, 0)))
             for rank, host in zip(missing, host_of_each_rank, strict=True):
                 new_vm = self._plan_clone(rank, host)  # a clone or refusals; `_place` returns refusals as they are
@@ -393,7 +393,7 @@ class _Planning:
         return NewCard(self.wish.rdma, self.network.switch.uuid, self.network.group.key)
 
 
-def _planned_first(member: MarkedVm) -> tuple[bool, int, int]:
+def _planning_order(member: MarkedVm) -> tuple[bool, int, int]:
     return not pins_of(member.vm), -len(member.vm.devices or ()), member.marker.rank
 
 
@@ -451,7 +451,7 @@ def _warn_once(warnings: Sequence[str], names: Sequence[str]) -> tuple[str, ...]
     )
 
 
-def _foreign_members(wish: ClusterWish, id_now: str, existing: Sequence[MarkedVm]) -> Iterator[Rejection]:
+def _foreign_members(wish: ClusterWish, cluster_id: str, existing: Sequence[MarkedVm]) -> Iterator[Rejection]:
     """Yield a refusal for each existing VM of this name that does not belong to the cluster of this file.
 
     Also for copies: two VMs with the same rank.
@@ -464,7 +464,7 @@ def _foreign_members(wish: ClusterWish, id_now: str, existing: Sequence[MarkedVm
                 f"belongs to a cluster {wish.name} that was made from another version of the file",
                 hint=removes,
             )
-        elif member.marker.id != id_now:
+        elif member.marker.id != cluster_id:
             yield Rejection(member.vm.name, f"belongs to another cluster that is also called {wish.name}", hint=removes)
     ranks = [member.marker.rank for member in existing]
     for member in existing:

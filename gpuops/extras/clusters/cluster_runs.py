@@ -56,7 +56,7 @@ _MOST_PRINTED: Final = 1 << 20
 SIMULATED: Final = "simulated: not measured"
 
 
-def _part(cluster: TrainingCluster, nodes: int) -> TrainingCluster:
+def _with_first_nodes(cluster: TrainingCluster, nodes: int) -> TrainingCluster:
     """Return the cluster with only its first nodes. Raises UsageError if it has fewer."""
     if nodes > len(cluster.members):
         most = len(cluster.members)
@@ -79,7 +79,7 @@ def _measure(
 
     Raises the errors of `run`.
     """
-    first_nodes = _part(cluster, nodes)
+    first_nodes = _with_first_nodes(cluster, nodes)
     cell = BenchCell(len(first_nodes.members), sum(member.gpus for member in first_nodes.members), transport)
     if transport is Transport.RDMA and simulated:
         return replace(cell, why_not=SIMULATED)
@@ -98,12 +98,12 @@ def _measure(
     site.say(f"{transport}, {len(first_nodes.members)} of {max(wish.nodes)} nodes")
     printed = bytearray()
 
-    def hear(piece: bytes) -> None:
+    def on_output(piece: bytes) -> None:
         printed.extend(piece[: _MOST_PRINTED - len(printed)])
 
     # one launch for the commands of all sizes, so that the guests are prepared once
-    launch = replace(launch, command_lines=(_in_turn(lines),), unused=cluster.members[nodes:])
-    end = run(launch, site, lease, hear)
+    launch = replace(launch, command_lines=(_run_in_sequence(lines),), unused=cluster.members[nodes:])
+    end = run(launch, site, lease, on_output)
     text = printed.decode("utf-8", "replace")
     if end.exit_code:
         last_line = next((line for line in reversed(text.splitlines()) if line.strip()), "it printed nothing")
@@ -115,16 +115,16 @@ def _measure(
         return replace(cell, why_not=error.message, left=end.left)
 
 
-def _in_turn(lines: Sequence[str]) -> str:
+def _run_in_sequence(lines: Sequence[str]) -> str:
     """Return one command line that runs these one after another, up to the first that fails.
 
-    >>> _in_turn(["mpirun a -m 1", "mpirun a -m 2"])
+    >>> _run_in_sequence(["mpirun a -m 1", "mpirun a -m 2"])
     "sh -c 'mpirun a -m 1 && mpirun a -m 2'"
     """
     return lines[0] if len(lines) == 1 else shlex.join(("sh", "-c", " && ".join(lines)))
 
 
-def standing(name: str, site: Site) -> TrainingCluster:
+def running_cluster(name: str, site: Site) -> TrainingCluster:
     """Return the running cluster of this name, with the current addresses of its guests.
 
     Raises UsageError if it does not exist, if a VM is missing or does not run, or if two clusters have the name.
@@ -134,7 +134,7 @@ def standing(name: str, site: Site) -> TrainingCluster:
     if not members:
         cluster_names = ", ".join(sorted({member.marker.cluster for member in marked_vms(inventory)}))
         hint = (
-            f"clusters there: {cluster_names}"
+            f"existing clusters: {cluster_names}"
             if cluster_names
             else "gpuops cluster create --file cluster.yaml makes one"
         )
@@ -173,7 +173,7 @@ PRIVILEGES: Final = (
     "VirtualMachine.GuestOperations.Query",
 )
 """Needed on each VM of the cluster."""
-MARKING: Final = "VirtualMachine.Config.AdvancedConfig"
+LEASE_PRIVILEGE: Final = "VirtualMachine.Config.AdvancedConfig"
 """Needed on its first VM too, whose settings mark that a run uses the cluster."""
 
 
@@ -194,13 +194,13 @@ class ClusterRun:
         return self.end.exit_code or report_exit_code(partly=self.end.left)
 
 
-def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], None], *, apply: bool) -> ClusterRun:
+def cluster_run(name: str, wish: RunWish, site: Site, on_output: Callable[[bytes], None], *, apply: bool) -> ClusterRun:
     """Plan a run over a cluster and, with `apply`, carry it out to its end. Return the plan and the end.
 
-    `hear` is called with the output of rank 0, piece by piece. Raises UsageError if a VM of the cluster does not run,
-    Locked while another run uses the cluster, Refused if a guest cannot be prepared, NotConnected.
+    `on_output` is called with the output of rank 0, piece by piece. Raises UsageError if a VM of the cluster does not
+    run, Locked while another run uses the cluster, Refused if a guest cannot be prepared, NotConnected.
     """
-    cluster = standing(name, site)
+    cluster = running_cluster(name, site)
     plan = plan_launch(wish, cluster, secrets.token_hex(8))
     reasons = _guest_access_rejections(cluster, site)
     if reasons:
@@ -208,7 +208,7 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
     if plan.launch is None or not apply:
         return ClusterRun(name, plan)
     with used_alone(site, cluster, "cluster run") as hold:
-        return ClusterRun(name, plan, run(plan.launch, site, hold, hear))
+        return ClusterRun(name, plan, run(plan.launch, site, hold, on_output))
 
 
 def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
@@ -217,11 +217,11 @@ def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
     Returns the measured times, and the reason for each that is missing. Raises the errors of `run_request`, and
     Refused if nothing can be measured.
     """
-    cluster = standing(name, site)
+    cluster = running_cluster(name, site)
     work = guest_work(site.vcenter)
     # a plan that is never started: it checks the guests, and its launch is used to look for the programs
-    launch_plan = plan_launch(RunWish(("true",)), _part(cluster, max(wish.nodes)), secrets.token_hex(8))
-    reasons = summarize_similar(_guest_access_rejections(cluster, site) or launch_plan.rejections)
+    launch_plan = plan_launch(RunWish(("true",)), _with_first_nodes(cluster, max(wish.nodes)), secrets.token_hex(8))
+    reasons = said_once(_guest_access_rejections(cluster, site) or launch_plan.rejections)
     if reasons or launch_plan.launch is None:
         raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
     with used_alone(site, cluster, "cluster bench") as lease:
@@ -254,7 +254,7 @@ def _guest_access_rejections(cluster: TrainingCluster, site: Site) -> tuple[Reje
 
     needed = {member.vm: PRIVILEGES for member in cluster.members}
     # the lease that keeps other machines away is written into the settings of the first VM
-    lacking = site.vcenter.lacking({**needed, cluster.members[0].vm: (MARKING, *PRIVILEGES)})
+    lacking = site.vcenter.lacking({**needed, cluster.members[0].vm: (LEASE_PRIVILEGE, *PRIVILEGES)})
     reasons = [
         privilege_rejection(member.name, missing) for member in cluster.members if (missing := lacking.get(member.vm))
     ]
@@ -273,11 +273,11 @@ MOST_FETCHED: Final = SHOWN + PART
 """The limit for bytes of output, however much a guest holds."""
 TIMED_OUT: Final = 124
 """The exit code of timeout(1)."""
-Hear = Callable[[bytes], None]
+OutputListener = Callable[[bytes], None]
 """Called with the output of rank 0, piece by piece, without changes; callers that show it must escape it."""
 
 
-def run(launch: Launch, site: Site, lease: HeldLease, hear: Hear) -> RunEnd:
+def run(launch: Launch, site: Site, lease: HeldLease, on_output: OutputListener) -> RunEnd:
     """Run the launch, clean up the guests, and return how it ended. `RunEnd.left` names what could not be cleaned up.
 
     `lease`: the lease on the cluster. Raises Refused if a guest cannot be prepared, Locked if another machine has taken
@@ -286,7 +286,7 @@ def run(launch: Launch, site: Site, lease: HeldLease, hear: Hear) -> RunEnd:
     """
     guests = LaunchGuests(launch, guest_work(site.vcenter))
     with site.unlocked_journal() as journal:
-        executor = ProgramExecutor(guests, site, lease, hear, journal)
+        executor = ProgramExecutor(guests, site, lease, on_output, journal)
         try:
             outcome = executor.begin(RunClusterProgram(launch.members[0].vm, launch.mark))
         finally:
@@ -309,10 +309,12 @@ class ProgramExecutor(StepExecutor[RunClusterProgram]):
     is_clean = True
     """Whether nothing of the launch is in a guest."""
 
-    def __init__(self, guests: LaunchGuests, site: Site, lease: HeldLease, hear: Hear, journal: Journal) -> None:
+    def __init__(
+        self, guests: LaunchGuests, site: Site, lease: HeldLease, on_output: OutputListener, journal: Journal
+    ) -> None:
         run = begin_program(journal, guests.launch)
         super().__init__(site.vcenter, journal, run, lease.seen, passed_s=site.passed_s)
-        self._guests, self._site, self._lease, self._hear = guests, site, lease, hear
+        self._guests, self._site, self._lease, self._on_output = guests, site, lease, on_output
 
     def read_back(self, step: RunClusterProgram) -> None:
         """Do nothing: `send` cleans up the guests itself, and sees what is left there."""
@@ -349,7 +351,7 @@ class ProgramExecutor(StepExecutor[RunClusterProgram]):
             end_cut_off_programs(self.journal, launch.cluster, self.run)  # `prepare` has ended their processes
             if (objection := self._lease.objection()) is not None:
                 raise lease_lost_error(launch.cluster, objection)
-            end = _Running(guests, self._site, self._lease, self._hear).run_to_end(ready)
+            end = _RunningLaunch(guests, self._site, self._lease, self._on_output).run_to_end(ready)
         except NotConnected:
             self._site.say(
                 f"vCenter cannot be reached: the program on {launch.cluster} may still run; the next run ends it"
@@ -382,14 +384,20 @@ class ProgramExecutor(StepExecutor[RunClusterProgram]):
         return "; ".join(self.end.left) if self.end is not None else super().not_shown_reason(step)
 
 
-class _Running:
+class _RunningLaunch:
     """A launch that is being run."""
 
-    def __init__(self, guests: LaunchGuests, site: Site, lease: HeldLease, hear: Hear) -> None:
-        self._guests, self._launch, self._site, self._lease, self._hear = guests, guests.launch, site, lease, hear
+    def __init__(self, guests: LaunchGuests, site: Site, lease: HeldLease, on_output: OutputListener) -> None:
+        self._guests, self._launch, self._site, self._lease, self._on_output = (
+            guests,
+            guests.launch,
+            site,
+            lease,
+            on_output,
+        )
         self._running: dict[int, RunningCommand] = {}
         self._ends: dict[int, CommandEnd] = {}
-        self._unseen_since_s: float | None = None
+        self._unreadable_since_s: float | None = None
         self._directory = ""
         self._parts = 0
         self._bytes = 0
@@ -407,8 +415,8 @@ class _Running:
         others_until_s: float | None = None
         for node in range(len(self._launch.command_lines)):
             self._running[node] = self._guests.start(node, ready.known_hosts)
-        for _ in rounds((POLL_S,), inf if limit_s is None else limit_s, wait=self._site.pause, read_clock_s=passed_s):
-            was_read = self._look()  # if not, the output may be incomplete: look once more before returning
+        for _ in rounds((POLL_S,), inf if limit_s is None else limit_s, rest=self._site.pause, seconds=passed_s):
+            was_read = self._read_guests()  # if not, the output may be incomplete: look once more before returning
             if self._lease.lost is not None:
                 raise lease_lost_error(self._launch.cluster, self._lease.lost)
             elapsed_s = passed_s() - started_s
@@ -420,7 +428,7 @@ class _Running:
                 return self._end_of(failed or 0, elapsed_s)  # without a failure: the end of the first node
         return RunEnd(TIMED_OUT, elapsed_s, self._bytes, self._is_cut())
 
-    def _look(self) -> bool:
+    def _read_guests(self) -> bool:
         """Record which launchers have ended and pass on new output. Return False if a guest could not be read.
 
         Raises the error of a guest only if it lasts for `PATIENCE_S`, except for a refused login.
@@ -428,23 +436,23 @@ class _Running:
         try:
             self._lease.renew_if_due()
             for node, command in tuple(self._running.items()):
-                self._note_end(node, self._guests.guest_work.command_end(command))
-            self._fetch()
+                self._record_end(node, self._guests.guest_work.command_end(command))
+            self._pass_on_output()
             self._cut = bool(self._ends) and self._is_cut()
         except LoginRefused:
             raise
         except GpuopsError as error:
             now_s = self._site.passed_s()
-            if self._unseen_since_s is None:
-                self._unseen_since_s = now_s
+            if self._unreadable_since_s is None:
+                self._unreadable_since_s = now_s
                 self._site.say(f"{error.line}; trying again for up to {PATIENCE_S:.0f} s")
-            elif now_s - self._unseen_since_s >= PATIENCE_S:
+            elif now_s - self._unreadable_since_s >= PATIENCE_S:
                 raise
             return False
-        self._unseen_since_s = None
+        self._unreadable_since_s = None
         return True
 
-    def _note_end(self, node: int, end: CommandEnd | None) -> None:
+    def _record_end(self, node: int, end: CommandEnd | None) -> None:
         """Record the end of a launcher. Raises OutcomeUnknown if it is unknown whether it runs or how it ended."""
         if end is not None and end.exit_code is None:
             raise OutcomeUnknown(f"{end.name}: {end.error}", hint="check its guest, then run the same command again")
@@ -455,21 +463,21 @@ class _Running:
     def _end_of(self, node: int, took_s: float) -> RunEnd:
         end = self._ends[node]
         if not self._bytes:
-            self._hear(end.printed.encode())  # the error of a shell that could not start the launcher
+            self._on_output(end.printed.encode())  # the error of a shell that could not start the launcher
         assert end.exit_code is not None, "only such ends are noted"
         return RunEnd(end.exit_code, took_s, self._bytes, self._cut, end.name if node else "")
 
-    def _fetch(self) -> None:
+    def _pass_on_output(self) -> None:
         """Pass on the new parts of the output."""
-        while self._bytes < MOST_FETCHED and (part := self._file(f"part.{self._parts}")):
+        while self._bytes < MOST_FETCHED and (part := self._run_file(f"part.{self._parts}")):
             self._parts += 1
             self._bytes += len(part)
-            self._hear(part)
+            self._on_output(part)
 
     def _is_cut(self) -> bool:
-        return self._bytes >= MOST_FETCHED or self._file("cut") is not None
+        return self._bytes >= MOST_FETCHED or self._run_file("cut") is not None
 
-    def _file(self, name: str) -> bytes | None:
+    def _run_file(self, name: str) -> bytes | None:
         """Return a file of the run's directory in the guest of the first node, or None if it does not exist."""
         first = self._launch.members[0]
         return self._guests.guest_work.guest_file_if_there(first.vm, first.name, f"{self._directory}/{name}")

@@ -115,7 +115,7 @@ BOOT_S: Final = 900.0
 """The time from the last start until the last guest has an address."""
 CLONE_TRIES: Final = 2
 """A clone whose task was lost is requested once more: vCenter refuses a second one of the same name."""
-SAME_AGAIN: Final = "the same again goes on, gpuops cluster delete removes what is there"
+CONTINUE_OR_DELETE: Final = "run the same command again to continue, or gpuops cluster delete to remove them"
 
 ClusterConsent = Callable[[ClusterPlan], None]
 """Called with the plan before anything is made. If it raises, the call ends and nothing is changed."""
@@ -129,20 +129,20 @@ def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, co
     """
     port = cluster_port(site)
     inventory = site.vcenter.inventory()
-    id_now, cut_off = known_id(wish.name, inventory, site)
+    cluster_id, cut_off = known_id(wish.name, inventory, site)
     if cut_off and apply:  # clones that an interrupted call requested may still appear
         with alone_with(site, wish.name, "cluster-create"):
             wait_for_tasks(site, wish.name, inventory)
         inventory = site.vcenter.inventory()
-        id_now, _ = known_id(wish.name, inventory, site)
-    plan, _ = _read_and_plan(wish, id_now, site, port, inventory)
+        cluster_id, _ = known_id(wish.name, inventory, site)
+    plan, _ = _read_and_plan(wish, cluster_id, site, port, inventory)
     # after an interruption go on even if nothing is missing: the open run in the journal must be ended
     if not plan.feasible or not apply or not (plan.changes or cut_off):
         return ClusterMade(plan, applied=apply and plan.feasible)
 
     def begin_creation(agreement: Agreement[ClusterPlan]) -> _ClusterCreation | ClusterMade:
         with changing(site) as journal:
-            current_plan, inventory = _read_and_plan(wish, id_now, site, port)
+            current_plan, inventory = _read_and_plan(wish, cluster_id, site, port)
             if not current_plan.feasible:
                 return ClusterMade(current_plan, applied=False)
             agreement.require(current_plan)  # if it differs from the plan that was agreed to, ask again
@@ -201,7 +201,7 @@ class _ClusterCreation:
         try:
             return self._create_or_undo(keep=keep)
         except (NotConnected, Locked, KeyboardInterrupt, SystemExit):
-            self.site.say(f"cluster {self.wish.name} was cut off, and its VMs stay: {SAME_AGAIN}")
+            self.site.say(f"cluster {self.wish.name} was cut off, and its VMs stay: {CONTINUE_OR_DELETE}")
             raise
 
     def _create_or_undo(self, *, keep: bool) -> ClusterMade:

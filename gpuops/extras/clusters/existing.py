@@ -51,7 +51,7 @@ def vms_with_override(name: str, inventory: Inventory, journal: Journal | None) 
     return tuple(sorted(vms, key=lambda vm: (vm.name, vm.ref)))
 
 
-def take_back(
+def remove_overrides(
     vms: tuple[Vm, ...], inventory: Inventory, journal: Journal, run: Run, site: Site
 ) -> Iterator[tuple[str, str]]:
     """Remove the DRS overrides of these VMs. Yield the name of each VM, and why its override stays or "" if removed.
@@ -164,7 +164,9 @@ def delete_cluster(
                 return ClusterRemoved(name, members, rejections=refusals)
             with keep_runs_away(site, name, members, inventory):
                 remaining_vms, inventory = remove_vms(members, inventory, journal, run, site)
-            overrides = list(take_back(vms_with_override(name, inventory, journal), inventory, journal, run, site))
+            overrides = list(
+                remove_overrides(vms_with_override(name, inventory, journal), inventory, journal, run, site)
+            )
             remaining_vms += tuple(f"{vm}: {why}" for vm, why in overrides if why)
             if not remaining_vms:
                 # nothing of the cluster is left, so an interrupted `cluster create` has nothing to continue

@@ -124,7 +124,7 @@ def plan_launch(wish: RunWish, cluster: TrainingCluster, run: str) -> LaunchPlan
     refusals = tuple(_refusals(wish, cluster))
     if refusals:
         return LaunchPlan(None, refusals)
-    slots = _slots(wish.ranks, cluster.members)
+    slots = _ranks_per_member(wish.ranks, cluster.members)
     used_members = tuple((member, count) for member, count in zip(cluster.members, slots, strict=True) if count)
     members, counts = tuple(member for member, _ in used_members), tuple(count for _, count in used_members)
     environment = {**_UNBUFFERED, **(_ENVIRONMENT[wish.transport] if wish.transport is not None else {})}
@@ -133,7 +133,7 @@ def plan_launch(wish: RunWish, cluster: TrainingCluster, run: str) -> LaunchPlan
     ranks, port = sum(counts), wish.ssh_port
     unused = tuple(member for member in cluster.members if member not in members)
     launch = Launch(name, run, wish.launcher, members, ranks, counts, (), environment, wish.limit_s, port, unused)
-    return LaunchPlan(replace(launch, command_lines=tuple(map(shlex.join, _words(wish, launch)))))
+    return LaunchPlan(replace(launch, command_lines=tuple(map(shlex.join, _command_lines(wish, launch)))))
 
 
 def _refusals(wish: RunWish, cluster: TrainingCluster) -> Iterator[Rejection]:
@@ -149,7 +149,7 @@ def _refusals(wish: RunWish, cluster: TrainingCluster) -> Iterator[Rejection]:
             yield Rejection(member.name, "it has no GPU", hint="gpuops cluster show lists the devices of its VMs")
         if wish.transport is Transport.RDMA and member.rdma is None:
             yield Rejection(member.name, "it has no RDMA network card", hint="use --transport tcp, which needs none")
-    yield from _one_address(cluster)
+    yield from _shared_addresses(cluster)
     gpus = sum(member.gpus for member in cluster.members)
     if wish.ranks is not None and wish.ranks > gpus:
         hint = f"--ranks {gpus} is the maximum: each rank needs its own GPU"
@@ -158,7 +158,7 @@ def _refusals(wish: RunWish, cluster: TrainingCluster) -> Iterator[Rejection]:
         yield Rejection(cluster.name, "no program is named", hint="add it: gpuops cluster run NAME -- python3 train.py")
 
 
-def _one_address(cluster: TrainingCluster) -> Iterator[Rejection]:
+def _shared_addresses(cluster: TrainingCluster) -> Iterator[Rejection]:
     by_address: dict[str, list[str]] = {}
     for member in cluster.members:
         canonical = (
@@ -171,7 +171,7 @@ def _one_address(cluster: TrainingCluster) -> Iterator[Rejection]:
             yield Rejection(cluster.name, f"{', '.join(names)} report the same address", hint=hint)
 
 
-def _slots(ranks: int | None, members: Sequence[Member]) -> tuple[int, ...]:
+def _ranks_per_member(ranks: int | None, members: Sequence[Member]) -> tuple[int, ...]:
     """Return the number of ranks of each member. The first members are filled first, as with `--map-by slot`."""
     remaining, slots = ranks if ranks is not None else sum(member.gpus for member in members), []
     for member in members:
@@ -180,7 +180,7 @@ def _slots(ranks: int | None, members: Sequence[Member]) -> tuple[int, ...]:
     return tuple(slots)
 
 
-def _words(wish: RunWish, launch: Launch) -> tuple[tuple[str, ...], ...]:
+def _command_lines(wish: RunWish, launch: Launch) -> tuple[tuple[str, ...], ...]:
     """Return the words of each command line: one line in all if the launcher starts the other guests, else one each."""
     match wish.launcher:
         case Launcher.MPIRUN:

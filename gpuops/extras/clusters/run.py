@@ -41,7 +41,7 @@ CLUSTER: Final = "cluster"
 """The kind of these runs in the journal."""
 PROGRAM: Final = "cluster run"
 """The kind of the runs of programs, those of `cluster bench` too."""
-_ID: Final = 4
+_ID_BYTES: Final = 4
 """Bytes."""
 ROTATION_S: Final = 4 * 3600.0
 """How long a call waits for a rotation that began while the call waited for something else."""
@@ -122,7 +122,7 @@ def known_id(name: str, inventory: Inventory, site: Site) -> tuple[str, bool]:
         runs = open_runs(journal, name)
     of_vms = [member.marker.id for member in marked_vms(inventory, name)]
     of_runs = [load_cluster_order(run.order).id for run in runs]
-    return next(filter(None, (*of_vms[:1], *of_runs[-1:])), None) or secrets.token_hex(_ID), bool(runs)
+    return next(filter(None, (*of_vms[:1], *of_runs[-1:])), None) or secrets.token_hex(_ID_BYTES), bool(runs)
 
 
 @contextmanager

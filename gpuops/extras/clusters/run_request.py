@@ -147,7 +147,7 @@ class BenchResult:
 
 _UNITS: Final = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _LARGEST: Final = 16 << 30
-_TOLD: Final = re.compile(r"gpuops-all-reduce ([0-9]{1,12}) ([0-9.e+-]{1,30}) ([0-9]{1,12})")
+_MPI4PY_LINE: Final = re.compile(r"gpuops-all-reduce ([0-9]{1,12}) ([0-9.e+-]{1,30}) ([0-9]{1,12})")
 _PROGRAM: Final = """
 import sys
 from array import array
@@ -207,7 +207,11 @@ def measuring_commands(program: AllReduceProgram, sizes: Sequence[int]) -> tuple
 
 def parse_times(program: AllReduceProgram, printed: str, sizes: Sequence[int]) -> tuple[AllReduceTime, ...]:
     """Return the printed time for each of these sizes. Raises UsageError if a time is missing or invalid."""
-    parse_line = {AllReduceProgram.NCCL: _nccl, AllReduceProgram.OSU: _osu, AllReduceProgram.MPI4PY: _mpi4py}[program]
+    parse_line = {
+        AllReduceProgram.NCCL: _parse_nccl_line,
+        AllReduceProgram.OSU: _parse_osu_line,
+        AllReduceProgram.MPI4PY: _parse_mpi4py_line,
+    }[program]
     times = [time for line in printed.splitlines() if (time := parse_line(line.split())) is not None]
     time_of_size = {time.size_bytes: time for time in times}
     missing = [size for size in sizes if size not in time_of_size or not 0 < time_of_size[size].seconds < 1e6]
@@ -241,20 +245,20 @@ def efficiency(cell: BenchCell, index: int, cells: Sequence[BenchCell]) -> float
     return bandwidths[cell.nodes] / bandwidths[min(bandwidths)]
 
 
-def _mpi4py(words: list[str]) -> AllReduceTime | None:
-    match = _TOLD.fullmatch(" ".join(words))
-    seconds = _number(match[2]) if match is not None else None
+def _parse_mpi4py_line(words: list[str]) -> AllReduceTime | None:
+    match = _MPI4PY_LINE.fullmatch(" ".join(words))
+    seconds = _parse_decimal(match[2]) if match is not None else None
     return None if match is None or seconds is None else AllReduceTime(int(match[1]), seconds, int(match[3]))
 
 
-def _osu(words: list[str]) -> AllReduceTime | None:
+def _parse_osu_line(words: list[str]) -> AllReduceTime | None:
     """Parse a line such as `1048576   1234.56`: bytes, microseconds."""
-    if len(words) != 2 or not words[0].isdecimal() or (micros := _number(words[1])) is None:
+    if len(words) != 2 or not words[0].isdecimal() or (micros := _parse_decimal(words[1])) is None:
         return None
     return AllReduceTime(int(words[0]), micros / 1e6)
 
 
-def _nccl(words: list[str]) -> AllReduceTime | None:
+def _parse_nccl_line(words: list[str]) -> AllReduceTime | None:
     """Parse a line of NCCL tests.
 
     It has size, count, type, redop and, in newer versions, root; then twice (out of place, in place) time in
@@ -263,12 +267,12 @@ def _nccl(words: list[str]) -> AllReduceTime | None:
     if len(words) not in (12, 13) or not (words[0].isdecimal() and words[1].isdecimal()):
         return None
     # counted from the end, because `root` may be missing: the out-of-place time, and its wrong elements
-    micros, wrong = _number(words[-8]), words[-5]
+    micros, wrong = _parse_decimal(words[-8]), words[-5]
     if micros is None:
         return None
     # 12 words: an older version, whose last column is the largest error and no count
     return AllReduceTime(int(words[0]), micros / 1e6, int(wrong) if wrong.isdecimal() and len(words) == 13 else None)
 
 
-def _number(text: str) -> float | None:
+def _parse_decimal(text: str) -> float | None:
     return float(text) if re.fullmatch(r"[0-9]{1,15}(\.[0-9]{0,20})?(e[+-]?[0-9]{1,3})?", text) else None

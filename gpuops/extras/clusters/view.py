@@ -176,7 +176,7 @@ class ClusterCreateDocument(PrintedDocument, frozen=True):
 def clusters_text(clusters: Sequence[ShownTrainingClusterRecord]) -> Shown:
     """Return a table with the VMs of each cluster, followed by its problems."""
     if not clusters:
-        return "no cluster is there"
+        return "there is no cluster that gpuops made"
     lines: list[Shown] = []
     for cluster in clusters:
         state = "runs" if cluster.whole else "is not complete"
@@ -474,7 +474,7 @@ class ProgramLines:
         self._withheld = tuple(withheld)
         self._longest_secret = max((len(secret.reveal()) for secret in self._withheld), default=0)
 
-    def hear(self, piece: bytes) -> Sequence[str]:
+    def add_output(self, piece: bytes) -> Sequence[str]:
         """Return the lines that this piece completes, safe to print. A line that is too long is broken."""
         *lines, self._unfinished = (self._unfinished + self._decoder.decode(piece)).replace("\r", "\n").split("\n")
         longest = LONGEST_LINE + self._longest_secret

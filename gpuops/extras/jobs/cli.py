@@ -16,8 +16,8 @@ from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError, report_exit_code
 from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, JobState
 
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="Its name, or its number.")]
-_LOOK_S: Final = 5.0
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name or number of the job.")]
+_FOLLOW_INTERVAL_S: Final = 5.0
 
 
 @spread
@@ -30,26 +30,42 @@ def job_submit(
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Jobs: templates/jobs.yaml.")
     ] = None,
     policy: Annotated[Path | None, PolicyFile] = None,
-    image: Annotated[str | None, typer.Option(metavar="IMAGE", help="With its registry: quay.io/lab/train:2.")] = None,
-    profile: Annotated[str | None, typer.Option(metavar="NAME", help="vGPU profile, such as a40-12q.")] = None,
-    duration: Annotated[str | None, typer.Option(metavar="TIME", help="With the GPU alone: 3h, 90m or 1h30m.")] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Default: that of the image.")] = None,
-    owner: Annotated[
-        str | None, typer.Option(metavar="OWNER", help="Whose quota it counts for; default: whose submitter you are.")
+    image: Annotated[
+        str | None, typer.Option(metavar="IMAGE", help="Image with its registry: quay.io/lab/train:2.")
     ] = None,
-    vcpu: Annotated[int | None, typer.Option(metavar="N", help="Default: 4.")] = None,
-    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Default: 16GiB.")] = None,
+    profile: Annotated[str | None, typer.Option(metavar="NAME", help="vGPU profile, such as a40-12q.")] = None,
+    duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Run time with the GPU alone: 3h, 90m or 1h30m.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the job; default: that of the image.")
+    ] = None,
+    owner: Annotated[
+        str | None,
+        typer.Option(metavar="OWNER", help="Owner whose quota it counts for; default: the one you may submit for."),
+    ] = None,
+    vcpu: Annotated[int | None, typer.Option(metavar="N", help="vCPUs that the job needs; default: 4.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory that the job needs; default: 16GiB.")
+    ] = None,
     mount: Annotated[
         list[str] | None,
-        typer.Option(metavar="DIR[:DIR][:rw]", help="Of the guest, in the container. May be repeated."),
+        typer.Option(
+            metavar="DIR[:DIR][:rw]", help="Mount this directory of the guest into the container. May be repeated."
+        ),
     ] = None,
-    runtime: Annotated[ContainerRuntime | None, typer.Option(help="Default: podman.")] = None,
-    network: Annotated[bool, typer.Option("--network", help="It may reach the network.")] = False,
+    runtime: Annotated[
+        ContainerRuntime | None, typer.Option(help="Program that runs the container; default: podman.")
+    ] = None,
+    network: Annotated[bool, typer.Option("--network", help="Let the container use the network.")] = False,
     priority: Annotated[int | None, typer.Option(metavar="N", help="Among jobs of its owner; default: 0.")] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Saves its state, run in the container; words as in a shell.")
+        str | None,
+        typer.Option(metavar="COMMAND", help="Command, run in the container, that saves the state of the job."),
     ] = None,
-    resumes: Annotated[int | None, typer.Option(metavar="N", help="How often it may go on; default: 0.")] = None,
+    resumes: Annotated[
+        int | None, typer.Option(metavar="N", help="How often the job may be resumed; default: 0.")
+    ] = None,
     gpus: Annotated[int | None, typer.Option(metavar="N", help="vGPUs of that profile in its VM; default: 1.")] = None,
     env: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable. May be repeated.")
@@ -60,7 +76,9 @@ def job_submit(
             metavar="NAME=FILE", help="File of job run's machine; content in /run/secrets/NAME. May be repeated."
         ),
     ] = None,
-    shm: Annotated[str | None, typer.Option(metavar="SIZE", help="Of /dev/shm; default: half of --memory.")] = None,
+    shm: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Size of /dev/shm; default: half of --memory.")
+    ] = None,
     workdir: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where the command starts; default: that of the image.")
     ] = None,
@@ -93,7 +111,7 @@ def job_submit(
         "checkpoint": checkpoint, "resumes": resumes, "command": command, "gpus": gpus, "env": env, "secrets": secret,
         "shm": shm, "workdir": workdir, "array": array, "after": after,
     }  # fmt: skip
-    jobs = _jobs_meant(file, options)
+    jobs = _jobs_to_submit(file, options)
     rules = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
         submission = submit(jobs, site, rules)
@@ -102,7 +120,7 @@ def job_submit(
     output.leave(submission.exit_code)
 
 
-def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[ContainerJob, ...]:
+def _jobs_to_submit(file: Path | None, options: Mapping[str, object]) -> tuple[ContainerJob, ...]:
     """Return the jobs in the file, or those that the options describe.
 
     Raises UsageError if both or neither are given or an option is invalid, PolicyError for an invalid file.
@@ -175,7 +193,7 @@ def job_list(
 @spread
 @reads_sites
 def job_show(common: CommonOptions, job: JobName) -> None:
-    """Show one job: what it runs, how it is, and all that happened to it. Asks no guest.
+    """Show one job: its command, its state, and its history. Reads no guest.
 
     \b
     Example:
@@ -195,9 +213,11 @@ def job_show(common: CommonOptions, job: JobName) -> None:
 def job_logs(
     common: CommonOptions,
     job: JobName,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until it has ended, or Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Show new output until the job has ended, or Ctrl-C.")
+    ] = False,
 ) -> None:
-    """Show what a job wrote, its newest mebibyte. Of one that runs its guest is asked first.
+    """Show the newest mebibyte of a job's output. If the job runs, gpuops first reads new output from its guest.
 
     \b
     Examples:
@@ -226,16 +246,16 @@ def job_logs(
         log = ProgramLines(withheld)
         if output_part.cut_off:
             _print([f"({output_part.cut_off} bytes before this are not kept)"])
-        _print(log.hear(output_part.written))
+        _print(log.add_output(output_part.written))
         if follow and output_part.job.waits:
             output.note(
                 (f"{output_part.job.job.name} waits for a night: gpuops job list says when it is expected to start",)
             )
-        for _ in clock.rounds((_LOOK_S,)) if follow else ():
+        for _ in clock.rounds((_FOLLOW_INTERVAL_S,)) if follow else ():
             if output_part.job.state is not JobState.RUNNING:
                 break
             before, output_part = output_part, job_output(str(output_part.job.number), site)
-            _print(log.hear(output_part.since(before)))
+            _print(log.add_output(output_part.since(before)))
         _print(log.end())
 
 
@@ -272,7 +292,7 @@ def job_run(
     common: CommonOptions,
     policy: Annotated[Path, PolicyFile],
     stop: Annotated[
-        bool, typer.Option("--stop", help="Start nothing: let all that run save their state, and stop.")
+        bool, typer.Option("--stop", help="Start no job: save the state of all running jobs, and stop them.")
     ] = False,
 ) -> None:
     """Look after jobs once: start those whose VM tonight has started, keep what they write, end what is over.

@@ -211,7 +211,10 @@ class GuestContainers:
         """
         end = self._run(vm, job_command("revoke", attempt))
         if end.exit_code == UNDECIDED:
-            raise Refused(f"{vm.name}: its job is about to be started", hint="wait a minute, then: gpuops job run")
+            raise Refused(
+                f"{vm.name}: its job is about to be started",
+                hint="wait a minute, then run gpuops job run --policy FILE",
+            )
         return self._state(vm, end)
 
     def output(self, vm: Vm, attempt: str, offset: int, limit: int) -> bytes:
@@ -339,7 +342,9 @@ class GuestContainers:
     def _time_for(self, vm: Vm) -> None:
         """Raise Refused if no time remains to ask its guest."""
         if self._left_s() <= 0:
-            raise Refused(f"{vm.name}: no time is left for its guest", hint="wait a minute, then: gpuops job run")
+            raise Refused(
+                f"{vm.name}: no time is left for its guest", hint="wait a minute, then run gpuops job run --policy FILE"
+            )
 
 
 def _sendable(vm: Vm, words: Sequence[str]) -> Sequence[str]:

@@ -114,7 +114,7 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     """
     from gpuops.execute.rotation.next_night import queue_look
     from gpuops.execute.runs import last_policy
-    from gpuops.extras.jobs.job_turns import job_turns, not_of_a_night, serving_order
+    from gpuops.extras.jobs.job_turns import job_turns, serving_order, started_outside_night
     from gpuops.model.vcenter.vm import PowerState
     from gpuops.plan.rotation.nights.night_plan import NO_NIGHT
 
@@ -147,7 +147,7 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
             if turn.job.waits and turn.vm.ref in refs_started_tonight:
                 reasons[number] = f"the next `job run` starts it in {turn.vm.name}"
             elif turn.job.waits:
-                reasons[number] = not_of_a_night(turn.vm)
+                reasons[number] = started_outside_night(turn.vm)
         elif place.starts_at is not None:
             starts_at[number] = place.starts_at
         else:

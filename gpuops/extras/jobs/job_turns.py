@@ -161,17 +161,17 @@ def serving_order(
     queued = [job for job in submitted if job.waits]
     by_team = dict[str, list[SubmittedJob]]()  # a team's first job is the last of its list, for `pop`
     for job in sorted(queued, key=lambda job: (job.number not in blocked, job.job.priority, -job.number)):
-        by_team.setdefault(_team(job.job), []).append(job)
+        by_team.setdefault(_team_name(job.job), []).append(job)
     # `fair_order` serves owners with equal use in this order: an owner's jobs by priority, each in the place of a job
     # of the same owner, so that a priority moves no job of another owner
-    waiting = [by_team[_team(job.job)].pop() for job in queued]
+    waiting = [by_team[_team_name(job.job)].pop() for job in queued]
     half_life = share.half_life if share is not None else WEEK
     used_hours = dict[str, float]()
     for job in submitted:
         for _, period in held_periods(job):
             use = use_of_period(period.until(now), gpus_of_job(job.job, catalog), now, half_life)
-            used_hours[_team(job.job)] = used_hours.get(_team(job.job), 0.0) + use.decayed
-    wishes = [Wish(_team(job.job), _hours_left(job) * gpus_of_job(job.job, catalog)) for job in waiting]
+            used_hours[_team_name(job.job)] = used_hours.get(_team_name(job.job), 0.0) + use.decayed
+    wishes = [Wish(_team_name(job.job), _remaining_hours(job) * gpus_of_job(job.job, catalog)) for job in waiting]
     order = fair_order(wishes, used_hours, lambda team: share.team(team).weight if share is not None else 1.0)
     return tuple(waiting[at] for at in order)
 
@@ -225,7 +225,7 @@ def job_turns(
         free = (vm for vm in vms if vm.ref not in taken_refs and (own_vm is None or vm.ref == own_vm.ref))
         chosen = next((vm for vm in free if fits(job.job, vm)), None)
         if chosen is None:
-            turns.append(JobTurn(job, None, _no_vm(job.job, own_vm, all_vms, vms), lacks_vm=own_vm is None))
+            turns.append(JobTurn(job, None, _reason_without_vm(job.job, own_vm, all_vms, vms), lacks_vm=own_vm is None))
             continue
         taken_refs.add(chosen.ref)
         running[job.job.owner] += 1
@@ -324,20 +324,20 @@ def held_periods(job: SubmittedJob) -> Iterator[tuple[str, HeldPeriod]]:
         yield vm, HeldPeriod(started_at)
 
 
-def _hours_left(job: SubmittedJob) -> float:
+def _remaining_hours(job: SubmittedJob) -> float:
     return max(job.job.run_time - job.ran, timedelta(minutes=1)) / timedelta(hours=1)
 
 
-def _team(job: ContainerJob) -> str:
+def _team_name(job: ContainerJob) -> str:
     return job.owner or NO_OWNER
 
 
-def not_of_a_night(vm: Vm) -> str:
+def started_outside_night(vm: Vm) -> str:
     """Return why a job waits for a VM that runs although no night has started it."""
     return f"{vm.name} runs already, and no night started it: shut it down, so that a night can start it for the job"
 
 
-def _no_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm], usable: Sequence[Vm]) -> str:
+def _reason_without_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm], usable: Sequence[Vm]) -> str:
     """Return why none of the usable VMs for jobs is free for this job. `vms`: all VMs for jobs."""
     usable_refs = {vm.ref for vm in usable}
     suitable = [vm for vm in vms if fits(job, vm) and (own_vm is None or vm.ref == own_vm.ref)]
@@ -345,7 +345,9 @@ def _no_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm], usable: Sequ
     # a VM that runs but was not started by a night would never be free: say this rather than "waits"
     running = next((vm for vm in unusable if vm.power is PowerState.ON), None)
     if suitable and len(unusable) == len(suitable):
-        return not_of_a_night(running) if running is not None else f"waits until a night starts {suitable[0].name}"
+        return (
+            started_outside_night(running) if running is not None else f"waits until a night starts {suitable[0].name}"
+        )
     if own_vm is not None:
         return f"it must continue in {own_vm.name}, which runs another job or is not a VM for jobs any more"
     if suitable:

@@ -59,7 +59,7 @@ class JobEntry(ContainerJob):
 
     def __post_init__(self) -> None:
         if self.resumes and not self.checkpoint:
-            raise ValueError("`resumes` needs `checkpoint`: what saves the state that it goes on from")
+            raise ValueError("`resumes` needs `checkpoint`, the command that saves the state to continue from")
         if self.checkpoint and self.runtime is ContainerRuntime.APPTAINER:
             raise ValueError("`checkpoint` is run in the container, which apptainer cannot enter: use podman or docker")
         targets = Counter(mount.target for mount in self.mounts)
@@ -68,7 +68,7 @@ class JobEntry(ContainerJob):
         if self.shm_mib is not None and self.shm_mib > self.memory_mib:
             raise ValueError(f"`shm` is {self.shm_mib} MiB and `memory` only {self.memory_mib} MiB")
         if self.shm_mib is not None and self.runtime is ContainerRuntime.APPTAINER:
-            raise ValueError("`shm` has no option of apptainer: use podman or docker")
+            raise ValueError("apptainer has no option for `shm`: use podman or docker")
         if twice := [target for target, times in targets.items() if times > 1]:
             raise ValueError(f"mounts {twice[0]} twice")
 

@@ -113,7 +113,7 @@ def side_by_side(functions: Sequence[Callable[[], object]], limit_s: float) -> b
     until_s = clock.passed_s() + limit_s
     for number in range(min(AT_A_TIME, len(functions))):
         name = f"bounded-work-{number}"
-        Thread(target=_do_those_that_wait, args=(waiting, ended), name=name, daemon=True).start()
+        Thread(target=_call_waiting_functions, args=(waiting, ended), name=name, daemon=True).start()
     errors = list[Exception]()
     for _ in functions:
         try:
@@ -129,7 +129,9 @@ def side_by_side(functions: Sequence[Callable[[], object]], limit_s: float) -> b
     return True
 
 
-def _do_those_that_wait(waiting: SimpleQueue[Callable[[], object]], ended: SimpleQueue[BaseException | None]) -> None:
+def _call_waiting_functions(
+    waiting: SimpleQueue[Callable[[], object]], ended: SimpleQueue[BaseException | None]
+) -> None:
     """Call the waiting functions until none is left; put into `ended` for each its error, or None."""
     while True:
         try:
@@ -150,8 +152,8 @@ END_TIME: Final = timedelta(seconds=30)
 """Time to look at one guest and to end its container, in addition to the checkpoint."""
 LOOK: Final = timedelta(seconds=60)
 """The time that a return allows for reading the jobs and their VMs."""
-_NEXT_TIME: Final = "its guest has not answered in time: the next gpuops job run looks at it"
-_NOT_STOPPED: Final = (
+_FOLLOWED_LATER: Final = "its guest has not answered in time: the next gpuops job run looks at it"
+_ENDS_WITH_VM: Final = (
     "its guest has not answered in time: it ends with its VM; its state is read when the VM runs again"
 )
 
@@ -167,7 +169,7 @@ def guests_of(site: Site, left_s: Callable[[], float] = lambda: math.inf) -> Job
 def rules_of(policy: Policy) -> JobRules:
     """Return the `jobs` of the policy. Raises UsageError if it has none."""
     if policy.jobs is None:
-        hint = "put `jobs` into its `ml` (gpuops help job)"
+        hint = "add `jobs` to `ml` in the policy file (gpuops help job)"
         raise UsageError(f"policy {policy.name} has no `jobs`", hint=hint)
     return policy.jobs
 
@@ -185,20 +187,20 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
     inventory = site.vcenter.inventory()
     now = site.clock()
     running = [job for job in submitted if job.state is JobState.RUNNING]
-    if stop or _closes(policy, len(running), now):
-        time_left = _to_stop_all(rules.checkpoint, len(running)) + CALLED_EVERY
-        to_stop = _ToStop(tuple(running), inventory, rules.checkpoint, None)
-        deeds = _stop_all(to_stop, site, time_left, _NEXT_TIME)
-        turns = _turns(policy, rules, store.read() if running else submitted, inventory, site, now)
-        return JobsRun(deeds, stopped=True, waiting=_waiting(turns))
+    if stop or _must_stop_now(policy, len(running), now):
+        time_left = _time_to_stop(rules.checkpoint, len(running)) + CALLED_EVERY
+        to_stop = _JobsToStop(tuple(running), inventory, rules.checkpoint, None)
+        deeds = _stop_all(to_stop, site, time_left, _FOLLOWED_LATER)
+        turns = _turns_tonight(policy, rules, store.read() if running else submitted, inventory, site, now)
+        return JobsRun(deeds, stopped=True, waiting=_turns_without_vm(turns))
     one_pass = JobPass(store, guests_of(site), inventory, site.clock, rules.checkpoint)
     one_pass.run(submitted)
     # read again: `one_pass.run` may have ended jobs, whose VMs are free now
-    turns = _turns(policy, rules, store.read() if running else submitted, inventory, site, now)
-    return JobsRun(tuple(one_pass.begin(turns)), stopped=False, waiting=_waiting(turns))
+    turns = _turns_tonight(policy, rules, store.read() if running else submitted, inventory, site, now)
+    return JobsRun(tuple(one_pass.begin(turns)), stopped=False, waiting=_turns_without_vm(turns))
 
 
-def _waiting(turns: Iterable[JobTurn]) -> tuple[JobTurn, ...]:
+def _turns_without_vm(turns: Iterable[JobTurn]) -> tuple[JobTurn, ...]:
     return tuple(turn for turn in turns if turn.vm is None and turn.job.waits)
 
 
@@ -209,8 +211,8 @@ def stop_before_return(site: Site) -> tuple[JobDeed, ...]:
     even if a guest hangs, and then sends no more requests to guests. A guest that does not answer does not delay the
     other jobs. Raises OutcomeUnknown if the jobs cannot be read within `LOOK`, and the errors of reading them.
     """
-    read_results = list[_ToStop | None]()
-    if not side_by_side([lambda: read_results.append(_to_stop(site))], LOOK.total_seconds()):
+    read_results = list[_JobsToStop | None]()
+    if not side_by_side([lambda: read_results.append(_jobs_to_stop(site))], LOOK.total_seconds()):
         raise OutcomeUnknown(f"the running jobs could not be read within {LOOK.total_seconds():.0f} s")
     (to_stop,) = read_results
     if to_stop is None:
@@ -219,11 +221,11 @@ def stop_before_return(site: Site) -> tuple[JobDeed, ...]:
     time_left = max(timedelta(), to_stop.until - site.clock())
     names = ", ".join(job.job.name for job in to_stop.jobs[:5]) + (", ..." if len(to_stop.jobs) > 5 else "")
     site.say(f"jobs that run save their state first, for {time_left.total_seconds():.0f} s at most: {names}")
-    return _stop_all(to_stop, site, time_left, _NOT_STOPPED)
+    return _stop_all(to_stop, site, time_left, _ENDS_WITH_VM)
 
 
 @dataclass(frozen=True, slots=True)
-class _ToStop:
+class _JobsToStop:
     """The jobs that run and are to be stopped before a return."""
 
     jobs: tuple[SubmittedJob, ...]
@@ -233,7 +235,7 @@ class _ToStop:
     """The begin of the return; None if no return waits."""
 
 
-def _stop_all(to_stop: _ToStop, site: Site, time_left: timedelta, unanswered: str) -> tuple[JobDeed, ...]:
+def _stop_all(to_stop: _JobsToStop, site: Site, time_left: timedelta, unanswered: str) -> tuple[JobDeed, ...]:
     """Stop these jobs in parallel and return what happened to each.
 
     After `time_left` no guest is asked any more; the text for a job whose guest has not answered is `unanswered`.
@@ -254,7 +256,7 @@ def _stop_all(to_stop: _ToStop, site: Site, time_left: timedelta, unanswered: st
     )
 
 
-def _to_stop(site: Site) -> _ToStop | None:
+def _jobs_to_stop(site: Site) -> _JobsToStop | None:
     """Return the running jobs, and the time by which they must be stopped; None if no job must be stopped."""
     with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
         policies = [policy for policy in policies_of(journal) if policy.jobs is not None]
@@ -271,7 +273,7 @@ def _to_stop(site: Site) -> _ToStop | None:
     # stopped now, the jobs have ended by then; the return may begin earlier
     until = now + policy.jobs.checkpoint + STOP_GRACE + END_TIME
     begins = return_begins(policy, originals, inventory, durations, now)
-    return _ToStop(submitted, inventory, policy.jobs.checkpoint, until if begins is None else min(until, begins))
+    return _JobsToStop(submitted, inventory, policy.jobs.checkpoint, until if begins is None else min(until, begins))
 
 
 def stop_and_report(site: Site) -> None:
@@ -300,20 +302,20 @@ def _is_open(policy: Policy, now: datetime) -> bool:
     return night is not None and now < night.closes
 
 
-def _closes(policy: Policy, running: int, now: datetime) -> bool:
+def _must_stop_now(policy: Policy, running: int, now: datetime) -> bool:
     """Return whether this number of jobs must be stopped now to end before the window closes, or it has closed."""
     if not policy.windows or policy.jobs is None:
         return False
     night = policy.night_at(now)
-    return night is None or now >= night.closes - CALLED_EVERY - _to_stop_all(policy.jobs.checkpoint, running)
+    return night is None or now >= night.closes - CALLED_EVERY - _time_to_stop(policy.jobs.checkpoint, running)
 
 
-def _to_stop_all(checkpoint: timedelta, jobs: int) -> timedelta:
+def _time_to_stop(checkpoint: timedelta, jobs: int) -> timedelta:
     """Return the time that it takes to stop this number of jobs in parallel."""
     return math.ceil(jobs / AT_A_TIME) * (checkpoint + STOP_GRACE + END_TIME)
 
 
-def _turns(
+def _turns_tonight(
     policy: Policy, rules: JobRules, submitted: Sequence[SubmittedJob], inventory: Inventory, site: Site, now: datetime
 ) -> tuple[JobTurn, ...]:
     """Return the turns of the jobs: only in VMs that this night has started, and only if enough of it is left."""

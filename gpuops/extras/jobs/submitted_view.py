@@ -327,7 +327,7 @@ class JobLogsDocument(VcenterDocument, frozen=True):
         cls, job: SubmittedJob, written: bytes, cut_off: int, vcenter: str, withheld: Iterable[Secret] = ()
     ) -> Self:
         log = ProgramLines(withheld)
-        lines = [*log.hear(written), *log.end()]
+        lines = [*log.add_output(written), *log.end()]
         return cls.from_attributes(job, job.job, vcenter=vcenter, cut_off_bytes=cut_off, lines=lines)
 
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 SHOWN: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """The numbers of sharers for which a table has a row."""
 _SHOWN_WITHOUT_PROFILE: Final = 24
-_GROUPS: Final = 16
-_EACH: Final = 256
+_DRAWN_GROUPS: Final = 16
+_SMALL_POOL: Final = 256
 """In a pool of up to so many VMs, each VM is in a group."""
-_TENTH: Final = 10
-_ROUNDED: Final = 1e-9
+_TENTH_PERCENT: Final = 10
+_ROUNDING_ERROR: Final = 1e-9
 """The rounding error up to which a slowdown still counts as the allowed one."""
 
 
@@ -108,15 +108,15 @@ def size_alike_vms(busy: float, sharers: int | None, limits: SharingLimits, over
     `overlap`: the VMs begin one after another, and each runs next to the following one for this share of its work.
     """
 
-    counts = set(_counts(limits, sharers, sharers))  # the recommended count is added below
+    counts = set(_sharer_counts(limits, sharers, sharers))  # the recommended count is added below
     best: SharersAdvice | None = None
     if limits.at_most is not None:
         for policy in limits.policies:
             for count in range(1, limits.most + 1):
                 share = _share_of_alike_vms(policy, busy, count, limits, overlap)
-                if share.highest_slowdown > limits.at_most + _ROUNDED:
+                if share.highest_slowdown > limits.at_most + _ROUNDING_ERROR:
                     break  # more sharers are never faster
-                best = _better(best, SharersAdvice(count, policy, share, 1))
+                best = _better_advice(best, SharersAdvice(count, policy, share, 1))
         if best is not None:
             counts.add(best.sharers)
     rows = []
@@ -131,7 +131,7 @@ def _share_of_alike_vms(
 ) -> GpuShare:
     vm_slowdowns = staggered_slowdowns(policy, busy, count, limits.slots or count, overlap)
     low, high = float(vm_slowdowns.min()), float(vm_slowdowns.max())
-    same = high - low < _ROUNDED
+    same = high - low < _ROUNDING_ERROR
     return GpuShare(
         float(vm_slowdowns.mean()),
         None if same else low,  # no range is shown for equal slowdowns
@@ -150,7 +150,7 @@ def size_pool(shares: BusyShares, sharers: int | None, limits: SharingLimits) ->
     pool_shares = shares.always_running() if limits.guaranteed else shares
     vm_indices = range(len(pool_shares.names))
     advice, members = _advise(pool_shares, limits) if limits.at_most is not None else (None, list(vm_indices))
-    sharer_counts = _counts(limits, sharers, advice.sharers if advice is not None else None)
+    sharer_counts = _sharer_counts(limits, sharers, advice.sharers if advice is not None else None)
     rows = []
     for count in sharer_counts:
         share_by_policy = {
@@ -173,7 +173,7 @@ def size_pool(shares: BusyShares, sharers: int | None, limits: SharingLimits) ->
     return Sizing(tuple(rows), vms, vms_at, advice, limits)
 
 
-def _counts(limits: SharingLimits, sharers: int | None, also: int | None) -> list[int]:
+def _sharer_counts(limits: SharingLimits, sharers: int | None, also: int | None) -> list[int]:
     if sharers is not None:
         return [sharers]
     most = _SHOWN_WITHOUT_PROFILE if limits.slots is None else limits.slots
@@ -186,21 +186,21 @@ def _advise(shares: BusyShares, limits: SharingLimits) -> tuple[SharersAdvice | 
     None = even one VM on a GPU exceeds the allowed slowdown. The other VMs should have a GPU each.
     """
     vm_indices = list(range(len(shares.names)))
-    advice_for_all = _most(shares, vm_indices, limits.policies, limits)
+    advice_for_all = _most_sharers(shares, vm_indices, limits.policies, limits)
     if advice_for_all is None:
         return None, vm_indices
     best, best_members = advice_for_all, vm_indices
     busiest = sorted(vm_indices, key=lambda at: (-shares.mean[at], shares.names[at]))
-    for excluded_count in _left_out(len(vm_indices)):
+    for excluded_count in _excluded_counts(len(vm_indices)):
         members = sorted(busiest[excluded_count:])  # each of the excluded ones needs a GPU
-        candidate = _most(shares, members, limits.policies, limits)
+        candidate = _most_sharers(shares, members, limits.policies, limits)
         if candidate is not None and candidate.gpus + excluded_count < best.gpus:
             best = SharersAdvice(candidate.sharers, candidate.policy, candidate.share, candidate.gpus + excluded_count)
             best_members = members
     return best, best_members
 
 
-def _left_out(count: int) -> Iterable[int]:
+def _excluded_counts(count: int) -> Iterable[int]:
     """Yield how many of the busiest VMs to exclude: 1, 2, 3, ... and in larger steps once there are many."""
     tried, step = 1, 1
     while tried < count:
@@ -209,7 +209,7 @@ def _left_out(count: int) -> Iterable[int]:
         tried += step
 
 
-def _most(
+def _most_sharers(
     shares: BusyShares, members: Sequence[int], policies: Iterable[SchedulerPolicy], limits: SharingLimits
 ) -> SharersAdvice | None:
     """Return the most of these VMs that may share a GPU, under the best of the policies.
@@ -222,16 +222,16 @@ def _most(
         while low < high:  # a binary search, because more sharers are never faster
             count = (low + high + 1) // 2
             group_share = _group_slowdowns(shares, members, policy, count, limits)[0]
-            if group_share.highest_slowdown <= (limits.at_most or 1.0) + _ROUNDED:
+            if group_share.highest_slowdown <= (limits.at_most or 1.0) + _ROUNDING_ERROR:
                 low, share = count, group_share
             else:
                 high = count - 1
         if share is not None:
-            best = _better(best, SharersAdvice(low, policy, share, ceil(len(members) / low)))
+            best = _better_advice(best, SharersAdvice(low, policy, share, ceil(len(members) / low)))
     return best
 
 
-def _better(best: SharersAdvice | None, candidate: SharersAdvice) -> SharersAdvice:
+def _better_advice(best: SharersAdvice | None, candidate: SharersAdvice) -> SharersAdvice:
     if best is None:
         return candidate
     return max(best, candidate, key=lambda advice: (advice.sharers, -advice.share.slowdown))
@@ -241,8 +241,10 @@ def _slowdowns_of_each(
     shares: BusyShares, members: Sequence[int], policy: SchedulerPolicy, count: int, limits: SharingLimits
 ) -> Floats:
     """Return the slowdown of each VM (column): the sharing VMs next to each other, any other next to all VMs."""
-    vm_slowdowns = _group_slowdowns(shares, range(len(shares.names)), policy, count, limits, every=True)[1]
-    vm_slowdowns[list(members)] = _group_slowdowns(shares, members, policy, count, limits, every=True)[1][list(members)]
+    vm_slowdowns = _group_slowdowns(shares, range(len(shares.names)), policy, count, limits, includes_every_vm=True)[1]
+    vm_slowdowns[list(members)] = _group_slowdowns(shares, members, policy, count, limits, includes_every_vm=True)[1][
+        list(members)
+    ]
     return vm_slowdowns
 
 
@@ -253,19 +255,19 @@ def _group_slowdowns(
     count: int,
     limits: SharingLimits,
     *,
-    every: bool = False,
+    includes_every_vm: bool = False,
 ) -> tuple[GpuShare, Floats]:
     """Return the slowdowns in groups of `count` of these VMs, and the slowdown of each VM (column) in its groups.
 
     Each slowdown is a mean in which a step counts by how much the VM used the GPU in it. A VM that is in no group has
-    the slowdown 1. `every`: put each of the members into some group.
+    the slowdown 1. `includes_every_vm`: put each of the members into some group.
     """
     # the GPU time that each VM would use alone, and the time that this takes next to the others
     work_by_vm, time_by_vm = np.zeros(len(shares.names)), np.zeros(len(shares.names))
     is_at_work, busy_at_work = shares.at_work, shares.working
     slowdowns_by_day, throughputs = [], []
     first_of_day = np.flatnonzero(np.diff(shares.days, prepend=-1))  # steps of a day lie together
-    for group in _groups(members, count, every=every):
+    for group in _draw_groups(members, count, includes_every_vm=includes_every_vm):
         busy = shares.busy[:, group]
         step_slowdowns = slowdowns(policy, busy, limits.slots or count)
         if shares.pairs is not None:
@@ -279,20 +281,20 @@ def _group_slowdowns(
         time = work * np.nan_to_num(step_slowdowns)
         np.add.at(work_by_vm, group, work.sum(axis=0))
         np.add.at(time_by_vm, group, time.sum(axis=0))
-        throughputs.append(float((1.0 / _ratio(time.sum(axis=0), work.sum(axis=0))).sum()))
+        throughputs.append(float((1.0 / _time_per_work(time.sum(axis=0), work.sum(axis=0))).sum()))
         daily_sums = [np.add.reduceat(measure, first_of_day, axis=0) for measure in (time, work)]
-        slowdowns_by_day.append(_ratio(*daily_sums)[daily_sums[1] > 0])
-    slowdown_by_vm = _ratio(time_by_vm, work_by_vm)
+        slowdowns_by_day.append(_time_per_work(*daily_sums)[daily_sums[1] > 0])
+    slowdown_by_vm = _time_per_work(time_by_vm, work_by_vm)
     # idle VMs and idle days have no slowdown: they would only lower the means
     slowdowns_at_work = slowdown_by_vm[work_by_vm > 0]
     daily_slowdowns = np.concatenate(slowdowns_by_day)
     slowdown = float(slowdowns_at_work.mean()) if len(slowdowns_at_work) else 1.0
     low, high = (
-        (float(bound) for bound in np.percentile(daily_slowdowns, (_TENTH, 100 - _TENTH)))
+        (float(bound) for bound in np.percentile(daily_slowdowns, (_TENTH_PERCENT, 100 - _TENTH_PERCENT)))
         if len(daily_slowdowns)
         else (1.0, 1.0)
     )
-    differs = high - low > _ROUNDED
+    differs = high - low > _ROUNDING_ERROR
     worst = float(slowdowns_at_work.max(initial=1.0))
     share = GpuShare(
         slowdown, low if differs else None, high if differs else None, worst, sum(throughputs) / len(throughputs)
@@ -300,16 +302,16 @@ def _group_slowdowns(
     return share, slowdown_by_vm
 
 
-def _ratio(time: Floats, work: Floats) -> Floats:
+def _time_per_work(time: Floats, work: Floats) -> Floats:
     ratio: Floats = np.divide(time, work, out=np.ones_like(time), where=work > 0)
     return ratio
 
 
-def _groups(members: Sequence[int], count: int, *, every: bool) -> list[NDArray[np.int64]]:
+def _draw_groups(members: Sequence[int], count: int, *, includes_every_vm: bool) -> list[NDArray[np.int64]]:
     """Return random groups of `count` of these VMs; if there are fewer VMs, a group has the same VM several times."""
     among = len(members)
     order = np.random.default_rng([among, count]).permutation(np.asarray(members))
-    drawn = min(_GROUPS, among)
-    if every or among <= _EACH:
+    drawn = min(_DRAWN_GROUPS, among)
+    if includes_every_vm or among <= _SMALL_POOL:
         drawn = max(drawn, ceil(among / count))
     return [order[(at * among // drawn + np.arange(count)) % among] for at in range(drawn)]

@@ -25,7 +25,7 @@ def size(
     pools_of: Annotated[  # not `policy`: VMs that are named are not only those of a site's own policy
         Path | None, typer.Option("--policy", metavar="FILE", help="The VMs in the pools of this rotation policy.")
     ] = None,
-    pool: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this pool.")] = None,
+    pool: Annotated[str | None, typer.Option(metavar="NAME", help="Only the VMs of this pool.")] = None,
     since: Annotated[
         str | None, typer.Option(metavar="SINCE", help="By history since then: 7d, 2w or 2026-11-20; default: 14d.")
     ] = None,
@@ -35,7 +35,7 @@ def size(
     ] = None,
     busy: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="VMs alike, each busy so much alone: 0.7 or 70%; no vCenter."),
+        typer.Option(metavar="SHARE", help="Busy share of each of several equal VMs, alone: 0.7 or 70%; no vCenter."),
     ] = None,
     overlap: Annotated[
         str | None,

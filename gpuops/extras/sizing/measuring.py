@@ -90,7 +90,7 @@ class MeasuringCall:
         from gpuops.execute.site.kept_measurement import keep_measurement
 
         try:
-            count = self._count(scheduler, sharers, whole)
+            count = self._measure_count(scheduler, sharers, whole)
         except NotConnected:
             raise
         except GpuopsError as error:
@@ -109,7 +109,7 @@ class MeasuringCall:
     def remove(self) -> tuple[str, ...]:
         return remove_vms(self.measurement, self.site)
 
-    def _count(self, scheduler: SchedulerPolicy, sharers: int, whole: WholeGpu | None) -> MeasuredCount:
+    def _measure_count(self, scheduler: SchedulerPolicy, sharers: int, whole: WholeGpu | None) -> MeasuredCount:
         """Run the command in this number of VMs on the GPU, and return how long they took. Raises the first error.
 
         `whole`: run it in one VM with this whole GPU instead.
@@ -354,7 +354,7 @@ def measure(
 
     def look_again(_: object) -> SharingMeasured:
         _require_unchanged(stored, site)
-        return SharingMeasured(_look(measurement, site), measurement, applied=False)
+        return SharingMeasured(_plan_on_new_snapshot(measurement, site), measurement, applied=False)
 
     def measure_counts(planned: SharingMeasured, _: object) -> SharingMeasured:
         keep_measurement(site.state_dir, site.vcenter.uuid, measurement)
@@ -374,8 +374,8 @@ def measure(
         _forget_if_done(run.measurement, planned.plan, remaining, site)
         return SharingMeasured(planned.plan, run.measurement, applied=True, left=remaining)
 
-    planned = SharingMeasured(_look(measurement, site), measurement, applied=False)
-    lock = partial(_alone, site)
+    planned = SharingMeasured(_plan_on_new_snapshot(measurement, site), measurement, applied=False)
+    lock = partial(_lock_measurements, site)
     return apply_agreed(planned, consent, measure_counts, apply=apply, lock=lock, look_again=look_again)
 
 
@@ -419,12 +419,14 @@ def remove_measurement(
         return planned
 
     def remove(planned: MeasurementLeft, _: object) -> MeasurementLeft:
-        remaining = (*remove_vms(stored, site), *_coming(stored, site))
+        remaining = (*remove_vms(stored, site), *_clone_in_progress(stored, site))
         if not remaining:
             forget_measurement(site.state_dir, site.vcenter.uuid)
         return replace(planned, left=remaining, applied=True)
 
-    return apply_agreed(planned, consent, remove, apply=apply, lock=partial(_alone, site), look_again=look_again)
+    return apply_agreed(
+        planned, consent, remove, apply=apply, lock=partial(_lock_measurements, site), look_again=look_again
+    )
 
 
 def _forget_if_done(measurement: SharingMeasurement, plan: MeasurePlan, remaining: Sequence[str], site: Site) -> None:
@@ -436,7 +438,7 @@ def _forget_if_done(measurement: SharingMeasurement, plan: MeasurePlan, remainin
         forget_measurement(site.state_dir, site.vcenter.uuid)
 
 
-def _alone(site: Site) -> AbstractContextManager[LockHold]:
+def _lock_measurements(site: Site) -> AbstractContextManager[LockHold]:
     """Lock measurements in this vCenter on this machine. Raises Locked."""
     from gpuops.execute.state.lock import locked
 
@@ -454,7 +456,7 @@ def _require_unchanged(stored: SharingMeasurement | None, site: Site) -> None:
         raise Refused("another call has changed this measurement meanwhile", hint="run the same command again")
 
 
-def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
+def _plan_on_new_snapshot(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
     """Return the plan on a new snapshot, with all reasons to refuse it."""
     from gpuops.execute.site import catalog_of
     from gpuops.plan.core.plan import Rejection
@@ -496,11 +498,15 @@ def _in_force(plan: MeasurePlan, inventory: Inventory, site: Site) -> SchedulerP
     return effective.policy if isinstance(effective, VgpuScheduler) else None
 
 
-def _coming(measurement: SharingMeasurement, site: Site) -> tuple[str, ...]:
+def _clone_in_progress(measurement: SharingMeasurement, site: Site) -> tuple[str, ...]:
     """Return a reason if vCenter still clones the template: the clone may be of an interrupted call."""
     try:
         template = site.vcenter.inventory().find_vm(measurement.wish.template)
     except VmNotFound:
         return ()
     cloned = any("clone" in task.name.lower() for task in template.tasks)
-    return (f"{template.name}: vCenter is still making a VM of it; the same again when that is done",) if cloned else ()
+    return (
+        (f"{template.name}: vCenter is still cloning it: run gpuops measure --remove again when the clone is complete",)
+        if cloned
+        else ()
+    )

@@ -7,8 +7,8 @@ how long the same work takes beside others: 1 = as long as alone. Its throughput
   itself among the VMs that are there (the GPU), one without waiting (all else), and each VM a class with one customer.
   Such a network has a product form (Baskett, Chandy, Muntz, Palacios 1975), for which only the means count, not how
   long single bursts are. Of k VMs that are there together the GPU does less than of one, for it changes from one to the
-  next: with c for `SWITCHING` it works at the rate 1 / (1 + c) from k = 2 on, which leaves the product form. With `G`
-  its normalising constant, VM i does its work at the rate G(without i) / G(all):
+  next: with c for `SWITCHING_OVERHEAD` it works at the rate 1 / (1 + c) from k = 2 on, which leaves the product form.
+  With `G` its normalising constant, VM i does its work at the rate G(without i) / G(all):
 
       (1 + c) * G = c * e_0 + sum over k of k! * (1 + c)^k * e_k
                   = c * product over j of (1 - u_j)
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-SWITCHING: Final = 0.09
+SWITCHING_OVERHEAD: Final = 0.09
 """How much longer the same GPU work takes where the GPU changes between VMs: measured on an H100 with processes that
 shared it (`tests/bench/shared_gpu`), 0.04 with bursts of 2 ms. An H200, measured afterwards, fits best with the same
 number. What VMware published fits with it, and without."""
@@ -57,18 +57,18 @@ def slowdowns(policy: SchedulerPolicy, busy: Floats, slots: int) -> Floats:
     """
     match policy:
         case SchedulerPolicy.BEST_EFFORT:
-            return best_effort(busy, SWITCHING)
+            return best_effort(busy, SWITCHING_OVERHEAD)
         case SchedulerPolicy.EQUAL_SHARE:
-            running = _running(busy)
-            return 1.0 + busy * (running * np.where(running > 1, 1.0 + SWITCHING, 1.0) - 1.0)
+            running = _running_vms(busy)
+            return 1.0 + busy * (running * np.where(running > 1, 1.0 + SWITCHING_OVERHEAD, 1.0) - 1.0)
         case SchedulerPolicy.FIXED_SHARE:
-            return 1.0 + busy * (slots * np.where(_running(busy) > 1, 1.0 + SWITCHING, 1.0) - 1.0)
+            return 1.0 + busy * (slots * np.where(_running_vms(busy) > 1, 1.0 + SWITCHING_OVERHEAD, 1.0) - 1.0)
 
 
 def best_effort(busy: Floats, switching: float = 0.0) -> Floats:
     """Return `slowdowns` under best effort. VMs that do not run or never ask for the GPU slow no other one down."""
     nodes, weights = _quadrature(busy.shape[-1] // 2 + 1)
-    asks = np.minimum(np.nan_to_num(busy), _ALWAYS)[..., np.newaxis]
+    asks = np.minimum(np.nan_to_num(busy), _ALMOST_ALWAYS_BUSY)[..., np.newaxis]
     factors = (1.0 - asks) + asks * (1.0 + switching) * nodes
     whole = factors.prod(axis=-2, keepdims=True)
     idle = 1.0 - asks[..., 0]
@@ -77,16 +77,16 @@ def best_effort(busy: Floats, switching: float = 0.0) -> Floats:
     return np.where(np.isnan(busy), np.nan, np.maximum(slowdown, 1.0))
 
 
-_ALWAYS: Final = 1.0 - 1e-12
+_ALMOST_ALWAYS_BUSY: Final = 1.0 - 1e-12
 """One that always asks is idle so little that what it is divided by is not 0."""
 
 
 def pairwise_slowdowns(busy: Floats) -> Floats:
     """Return what each of these VMs (rows) takes beside one other of them (columns) under best effort."""
-    return 1.0 + (1.0 + 2.0 * SWITCHING) * np.outer(busy, busy)
+    return 1.0 + (1.0 + 2.0 * SWITCHING_OVERHEAD) * np.outer(busy, busy)
 
 
-def _running(busy: Floats) -> Floats:
+def _running_vms(busy: Floats) -> Floats:
     running: Floats = (~np.isnan(busy)).sum(axis=-1, keepdims=True).astype(float)
     return running
 
@@ -98,18 +98,18 @@ def alone(used: Floats, rounds: int = 200) -> Floats:
     all VMs together are found from below, u = used * slowdown(u), where each round can only raise them. If the GPU was
     full, larger u up to 1 explain the same use; the smallest is what the VMs needed at least. Shapes as in `slowdowns`.
 
-    `SWITCHING` is left out: while a GPU changes between VMs it counts as used, nvidia-smi reports 100 %.
+    `SWITCHING_OVERHEAD` is left out: while a GPU changes between VMs it counts as used, nvidia-smi reports 100 %.
     """
     busy = np.minimum(used, 1.0)
     for _ in range(rounds):
         next_busy = np.minimum(used * best_effort(busy), 1.0)
-        if np.nanmax(next_busy - busy, initial=0.0) < _SETTLED:
+        if np.nanmax(next_busy - busy, initial=0.0) < _CONVERGED:
             return next_busy
         busy = next_busy
     return busy
 
 
-_SETTLED: Final = 1e-4
+_CONVERGED: Final = 1e-4
 
 
 def staggered_slowdowns(policy: SchedulerPolicy, busy: float, sharers: int, slots: int, overlap: float) -> Floats:

@@ -49,7 +49,7 @@ FULL: Final = 0.95
 _WHOLE_USE: Final = 10_000.0
 """The counters are in hundredths of a percent."""
 _DAY_S: Final = 86_400
-_NEXT: Final = (
+_OBSERVE_HINT: Final = (
     "run gpuops observe --once, every 20 minutes from now on; if vCenter does not report the use of vGPUs, add "
     "--host-shell ssh (gpuops help observe)"
 )
@@ -211,5 +211,5 @@ def size_by_history(
     history = known_history(site.measurements_store, inventory, pool_to_size.vms, pool_to_size.together, since)
     if history is None:
         names = some_names(sorted({vm.name for vm in pool_to_size.vms}))
-        raise UsageError(f"no measurements of {names} are stored for this period", hint=_NEXT)
+        raise UsageError(f"no measurements of {names} are stored for this period", hint=_OBSERVE_HINT)
     return size_history(request, pool_to_size, history, inventory)

@@ -117,7 +117,7 @@ def _recommendation(answer: SizingAnswer) -> Iterator[Text]:
 def _vms_that_should_not_share(answer: SizingAnswer, advice: SharersAdvice) -> str:
     """Return the VMs that should not share a GPU."""
     if advice.sharers == 1 and len(answer.sizing.vms) > 1:
-        return "any of them: two on a GPU take longer than is allowed"
+        return "all of these VMs: two on a GPU take longer than is allowed"
     names = Counter(vm.name for vm in answer.sizing.vms if not vm.shares)
     names_text = [name if times == 1 else f"{times} x {name}" for name, times in names.items()]
     return some_names(names_text, 5)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpuops.extras.sizing.advice import Sizing, size_alike_vms, size_pool
 from gpuops.extras.sizing.busy_shares import BusyShares, SharingLimits
 from gpuops.extras.sizing.pairs import fit_pairs
-from gpuops.extras.sizing.sharing import SWITCHING
+from gpuops.extras.sizing.sharing import SWITCHING_OVERHEAD
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.devices.shared_gpu import ObservedPair
 
@@ -110,7 +110,7 @@ def test_pairs_correct_what_busy_shares_say() -> None:
 
     plain = size_pool(shares("y", "y"), 2, SharingLimits()).rows[0].shares[BEST].slowdown
     slowed = size_pool(shares("x", "x"), 2, SharingLimits()).rows[0].shares[BEST].slowdown
-    assert plain == pytest.approx(1 + 0.04 * (1 + 2 * SWITCHING)), "y was in no pair"
+    assert plain == pytest.approx(1 + 0.04 * (1 + 2 * SWITCHING_OVERHEAD)), "y was in no pair"
     assert slowed == pytest.approx(2.0, rel=0.05)
 
 
@@ -126,6 +126,6 @@ def test_plain_numbers() -> None:
     assert [row.sharers for row in sizing.rows] == [1, 2, 3, 4, 6]
     assert size_alike_vms(0.9, None, SharingLimits(1.1, 4, guaranteed=True)).advice is not None, "alone by equal share"
     [row] = size_alike_vms(0.7, 24, SharingLimits()).rows
-    assert row.shares[BEST].slowdown == pytest.approx(24 * 0.7 * (1 + SWITCHING), rel=1e-3)
-    assert row.shares[EQUAL].slowdown == pytest.approx(0.3 + 24 * 0.7 * (1 + SWITCHING))
+    assert row.shares[BEST].slowdown == pytest.approx(24 * 0.7 * (1 + SWITCHING_OVERHEAD), rel=1e-3)
+    assert row.shares[EQUAL].slowdown == pytest.approx(0.3 + 24 * 0.7 * (1 + SWITCHING_OVERHEAD))
     assert row.shares[BEST].throughput > row.shares[EQUAL].throughput

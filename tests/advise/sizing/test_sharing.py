@@ -18,7 +18,7 @@ from gpuops.extras.sizing.pairs import error_on_unknown, fit_pairs
 from gpuops.extras.sizing.seen_pairs import FEWEST_STEPS, seen_pairs
 from gpuops.extras.sizing.sharing import (
     MOST_SHARERS,
-    SWITCHING,
+    SWITCHING_OVERHEAD,
     alone,
     best_effort,
     pairwise_slowdowns,
@@ -95,7 +95,7 @@ def test_nobody_is_slower_by_best_effort_than_by_equal_share_or_by_that_than_by_
 
 def test_equal_share_divides_among_those_that_run_and_fixed_share_among_those_that_could() -> None:
     busy = np.array([0.5, 0.0, np.nan])
-    longer = 1 + SWITCHING
+    longer = 1 + SWITCHING_OVERHEAD
     equal, fixed = (slowdowns(policy, busy, 8)[:2] for policy in (EQUAL, FIXED))
     assert equal == pytest.approx([0.5 + 0.5 * 2 * longer, 1.0]), "one idle, one is off"
     assert fixed == pytest.approx([0.5 + 0.5 * 8 * longer, 1.0])
@@ -126,7 +126,7 @@ def test_vms_that_begin_one_after_another() -> None:
     assert staggered_slowdowns(best, 0.6, 3, 3, 1.0) == pytest.approx(slowdowns(best, np.full(3, 0.6), 3))
     assert staggered_slowdowns(best, 0.6, 5, 5, 0.0) == pytest.approx(np.ones(5))
     third = staggered_slowdowns(FIXED, 0.5, 3, 6, 0.25)
-    assert third[0] == third[2] == pytest.approx(3.5 + 3 * SWITCHING * 0.25), "absent ones count"
+    assert third[0] == third[2] == pytest.approx(3.5 + 3 * SWITCHING_OVERHEAD * 0.25), "absent ones count"
 
 
 SLOTS = 6

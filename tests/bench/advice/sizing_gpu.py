@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gpuops.extras.sizing.sharing import SWITCHING, best_effort
+from gpuops.extras.sizing.sharing import SWITCHING_OVERHEAD, best_effort
 from tests.bench.verdict import Figure, Result
 
 FOLDER: Final = Path(__file__).parents[1] / "shared_gpu"
@@ -48,11 +48,11 @@ class MeasuredPoint:
     slowdown: float
     """Times as long as alone."""
 
-    def model(self, switching: float = SWITCHING) -> float:
+    def model(self, switching: float = SWITCHING_OVERHEAD) -> float:
         """What `gpuops size` says under best effort."""
         return float(best_effort(np.full(self.sharers, self.busy), switching)[0])
 
-    def off(self, switching: float = SWITCHING) -> float:
+    def off(self, switching: float = SWITCHING_OVERHEAD) -> float:
         """The model to what was measured, in percent."""
         return 100 * (self.model(switching) / self.slowdown - 1)
 
@@ -125,7 +125,7 @@ def _point(point: dict[str, Any], point_alone: dict[str, Any]) -> MeasuredPoint:
 
 def _mixed_processes(point: dict[str, Any]) -> Iterator[MixedProcess]:
     """Yield each as busy as planned: processes that differ were not measured alone."""
-    foreseen = best_effort(np.array(point["busy"]), SWITCHING)
+    foreseen = best_effort(np.array(point["busy"]), SWITCHING_OVERHEAD)
     for busy, process, model in zip(point["busy"], point["processes"], foreseen, strict=True):
         burst, pause = _longer([process])
         yield MixedProcess(busy, busy * burst + (1 - busy) * pause, float(model))

@@ -135,5 +135,8 @@ def test_clusters_are_one_table_whose_first_column_is_the_site(configured: Confi
         named = document(run("cluster", "show", "--site", "all", "train", "-o", "json"))
     [head, row] = (line for line in lines if not line.split()[0].endswith(":"))
     assert (head.split()[:3], row.split()[:3]) == (["site", "rank", "VM"], ["trn", "0", "train-00"])
-    assert [line for line in lines if "no cluster" in line] == ["fra: no cluster is there", "muc: no cluster is there"]
+    assert [line for line in lines if "no cluster" in line] == [
+        "fra: there is no cluster that gpuops made",
+        "muc: there is no cluster that gpuops made",
+    ]
     assert (list(named["sites"]), list(named["failed"])) == (["trn"], ["fra", "muc"])

@@ -183,7 +183,7 @@ LESS = "change in the file what each VM gets: gpus, cpus, memory, datastore"
             "nodes: 40",
             [
                 (
-                    f"{ROOM} 40, 12 there; {HOSTS}: takes 4 of them, and has GPUs for no more; {UNTAGGED} (next: "
+                    f"{ROOM} 40, 12 there; {HOSTS}: takes 4 of the VMs, and has GPUs for no more; {UNTAGGED} (next: "
                     "ask for 12 nodes or fewer)"
                 )
             ],

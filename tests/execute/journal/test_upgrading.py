@@ -371,7 +371,7 @@ def test_targets_of_runners_of_before_the_book_are_moved_into_it(postgresql: Ser
     place.do(f"INSERT INTO runner_targets VALUES {rows}")
     exchanged = shared_targets.exchange(place.url, {}, {}, ())
     assert exchanged.known == {"a", "b"}
-    assert exchanged.nobodys == {"a": shared_targets.SharedTarget('b = "\\x"', '{"/f": "c"}', is_left=True)}
+    assert exchanged.orphaned == {"a": shared_targets.SharedTarget('b = "\\x"', '{"/f": "c"}', is_left=True)}
     assert "runner_targets" not in place.schema()
     assert verify(place.state_dir, place.url).whole
 

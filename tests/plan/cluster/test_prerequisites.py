@@ -17,8 +17,8 @@ from gpuops.extras.clusters.cluster_plan import (
     HostRoom,
     changes_by_admin,
     distribute_vms,
-    no_room,
     refused_once,
+    room_rejections,
 )
 from gpuops.extras.clusters.one_vm import ClusterNetwork, host_rows, is_linux_64, network_of, template_rows
 from gpuops.model.devices.other_device import (
@@ -182,7 +182,7 @@ def refusal_lines(
 ) -> tuple[tuple[Rejection, ...], list[str]]:
     """Every reason, and the lines."""
     hosts = [esx for esx in HOSTS if esx.ref in room]
-    every = tuple(no_room(WISH, hosts, room, 9, tuple(rows)))
+    every = tuple(room_rejections(WISH, hosts, room, 9, tuple(rows)))
     return every, [rejection.line for rejection in refused_once(every)]
 
 
@@ -205,16 +205,16 @@ def test_too_little_room_is_one_line_with_the_reasons_of_all_hosts() -> None:
     ]
     assert lines == [
         (
-            "train: VMs that hosts have room for: needs 9, 6 there; esx-01, esx-02, esx-03: takes 2 of them, and has "
-            "GPUs for no more; esx-05: takes none: memory to reserve: needs 64 MiB, 8 there; esx-04: uplink: has no "
-            "link (next: ask for 6 nodes or fewer)"
+            "train: VMs that hosts have room for: needs 9, 6 there; esx-01, esx-02, esx-03: takes 2 of the VMs, and "
+            "has GPUs for no more; esx-05: takes none: memory to reserve: needs 64 MiB, 8 there; esx-04: uplink: has "
+            "no link (next: ask for 6 nodes or fewer)"
         )
     ]
 
 
 def test_vms_that_are_there_count_among_the_nodes_to_ask_for() -> None:
     room: dict[str, HostRoom] = {HOSTS[0].ref: ((VM, VM), (Rejection("esx-01 0000:3b:00.0", "locked"),))}
-    first, *_ = no_room(WISH, HOSTS[:1], room, 5, ())
+    first, *_ = room_rejections(WISH, HOSTS[:1], room, 5, ())
     assert first.line == "train: VMs that hosts have room for: needs 5, 2 there (next: ask for 6 nodes or fewer)"
 
 

@@ -15,7 +15,7 @@ from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused, UsageError
 from gpuops.extras.clusters.cluster_members import marked_vms
-from gpuops.extras.clusters.cluster_runs import standing
+from gpuops.extras.clusters.cluster_runs import running_cluster
 from gpuops.extras.clusters.creating import (
     ALLOCATE_SPACE,
     ASSIGN_NETWORK,
@@ -72,7 +72,7 @@ def test_a_cluster_runs_with_gpu_and_card_on_one_node_and_the_same_again_changes
         assert gpu.numa_node == node
         # whatever cards it has, its only vGPU is the device with the key 13000
         assert pins == ({"pciPassthru0.cfg.gpu-pci-id": str(gpu.address)} if wish.profile else {})
-    cluster = standing("train", training.site)
+    cluster = running_cluster("train", training.site)
     assert [(member.rdma, member.gpus) for member in cluster.members] == [(wish.rdma.value, 1)] * 2
     assert {member.name: member.address for member in cluster.members} == report.addresses
     [summary] = read_clusters(None, training.site)
@@ -101,7 +101,10 @@ def test_a_cluster_runs_with_gpu_and_card_on_one_node_and_the_same_again_changes
         (replace(PVRDMA, profile=None, model="h100"), "no host has a GPU of model h100"),
         (replace(PVRDMA, datastore="none-such"), "has no datastore 'none-such' that this login can see"),
         (replace(PVRDMA, memory_mib=2 << 20), "memory to reserve in full"),
-        (replace(PVRDMA, nodes=4, cpus=64, latency=LatencyLevel.HIGH), "takes 1 of them, not one more: CPU to reserve"),
+        (
+            replace(PVRDMA, nodes=4, cpus=64, latency=LatencyLevel.HIGH),
+            "takes 1 of the VMs, not one more: CPU to reserve",
+        ),
     ],
     ids=str,
 )
@@ -183,7 +186,7 @@ def test_names_that_mean_nothing_are_said(training: Training) -> None:
     with pytest.raises(UsageError, match="no folder"):
         training.create(replace(PVRDMA, folder="/trn-dc/vm/none"))
     with pytest.raises(UsageError, match="there is no cluster 'train'"):
-        standing("train", training.site)
+        running_cluster("train", training.site)
     with pytest.raises(UsageError, match="there is no cluster 'train'"):
         read_clusters("train", training.site)
 
@@ -375,6 +378,6 @@ def test_the_roles_that_come_with_gpuops_are_enough(tmp_path: Path, wish: Cluste
         with Connection(target_of(server)) as connection:
             training = Training(server, Site(connection, tmp_path / "state", wall_clock))
             assert training.create(wish).failed == ""
-            assert len(standing("train", training.site).members) == 2
+            assert len(running_cluster("train", training.site).members) == 2
             training.delete()
             assert training.names() == DECLARED

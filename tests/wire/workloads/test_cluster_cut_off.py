@@ -16,7 +16,7 @@ import pytest
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.extras.clusters.cluster_members import marked_vms
-from gpuops.extras.clusters.cluster_runs import standing
+from gpuops.extras.clusters.cluster_runs import running_cluster
 from gpuops.extras.clusters.creating import create_cluster
 from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.run import open_runs
@@ -148,7 +148,7 @@ def check_whole(server: SimServer, state: Path, wish: ClusterWish) -> None:
             assert len(marked_vm.vm.vgpus) == wish.gpus
             assert marked_vm.vm.memory_reservation_mib == marked_vm.vm.memory_mib
             assert inventory.drs_of(marked_vm.vm) is VmDrs.MANUAL
-        assert len(standing(wish.name, site).members) == wish.nodes
+        assert len(running_cluster(wish.name, site).members) == wish.nodes
 
 
 def check_gone(server: SimServer, state: Path, before: list[str]) -> None:

@@ -18,7 +18,7 @@ from gpuops.execute.steps.step_executor import SLICE_S
 from gpuops.extras.clusters import existing
 from gpuops.extras.clusters.answers import ClusterRemoved
 from gpuops.extras.clusters.cluster_members import marked_vms, marker_of, removal_refusals
-from gpuops.extras.clusters.cluster_runs import standing
+from gpuops.extras.clusters.cluster_runs import running_cluster
 from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.run import changing, used_alone
 from gpuops.model.vcenter.task import TaskRef
@@ -186,7 +186,7 @@ def test_vms_that_a_run_of_another_machine_has_begun_to_use_meanwhile_are_not_re
     elsewhere, used_elsewhere = Site(training.site.vcenter, tmp_path / "elsewhere", wall_clock), ExitStack()
 
     def runs() -> None:
-        used_elsewhere.enter_context(used_alone(elsewhere, standing("train", elsewhere), "cluster run"))
+        used_elsewhere.enter_context(used_alone(elsewhere, running_cluster("train", elsewhere), "cluster run"))
 
     if begins == "while clones are waited for":
         training.create(PVRDMA)

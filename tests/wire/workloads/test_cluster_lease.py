@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.errors import GpuopsError, Locked, Refused
-from gpuops.extras.clusters.cluster_runs import standing
+from gpuops.extras.clusters.cluster_runs import running_cluster
 from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.run import used_alone
 from gpuops.sim.fault_injection.rule import Effect, Rule
@@ -51,7 +51,7 @@ def test_a_lease_that_cannot_be_written_says_why_and_not_that_somebody_has_it(
 ) -> None:
     training.create(PVRDMA)
     training.fails(rule)
-    with pytest.raises(kind) as used, used_alone(training.site, standing("train", training.site), "cluster run"):
+    with pytest.raises(kind) as used, used_alone(training.site, running_cluster("train", training.site), "cluster run"):
         pass
     with pytest.raises(kind) as deleted:
         delete_cluster("train", training.site, apply=True)
@@ -60,5 +60,5 @@ def test_a_lease_that_cannot_be_written_says_why_and_not_that_somebody_has_it(
         assert says in error.message and "is in use" not in error.message
         assert next_move in error.hint
     training.server.world.injector.clear()
-    with used_alone(training.site, standing("train", training.site), "cluster run"):
+    with used_alone(training.site, running_cluster("train", training.site), "cluster run"):
         pass

@@ -16,7 +16,7 @@ from gpuops.errors import Locked, Refused, StepFailed
 from gpuops.execute.site.guest_work import guest_work
 from gpuops.extras.clusters import cluster_guests as guests
 from gpuops.extras.clusters import cluster_runs, run_request
-from gpuops.extras.clusters.cluster_runs import ClusterRun, cluster_bench, cluster_run, standing
+from gpuops.extras.clusters.cluster_runs import ClusterRun, cluster_bench, cluster_run, running_cluster
 from gpuops.extras.clusters.launch import plan_launch
 from gpuops.extras.clusters.run import alone_with, used_alone
 from gpuops.extras.clusters.run_request import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
@@ -207,7 +207,7 @@ def with_torchrun(cluster: Cluster, script: str) -> None:
 def launch_torchrun(cluster: Cluster, *command: str, **options: Any) -> ClusterRun:
     """By that `torchrun`, which is on no path: as a command line of its own."""
     wish = RunWish(command, Launcher.TORCHRUN, **options)
-    cluster_vms = standing(NAME, cluster.site)
+    cluster_vms = running_cluster(NAME, cluster.site)
     plan = plan_launch(wish, cluster_vms, "0123456789abcdef")
     assert plan.launch is not None
     launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
@@ -314,7 +314,7 @@ def test_of_much_output_the_beginning_is_shown_and_that_it_was_cut(
 @pytest.mark.long
 def test_the_next_run_ends_and_removes_what_a_killed_one_left(without_ssh: Cluster) -> None:
     with_torchrun(without_ssh, "exec sleep 600")
-    plan = plan_launch(RunWish(("train.py",), Launcher.TORCHRUN), standing(NAME, without_ssh.site), "f" * 16)
+    plan = plan_launch(RunWish(("train.py",), Launcher.TORCHRUN), running_cluster(NAME, without_ssh.site), "f" * 16)
     assert plan.launch is not None
     killed = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
     killed_guests = guests.LaunchGuests(killed, guest_work(without_ssh.site.vcenter))

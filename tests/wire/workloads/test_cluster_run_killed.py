@@ -30,7 +30,7 @@ from gpuops.execute.site.guest_work import guest_work
 from gpuops.extras.clusters import cluster_guests as guests
 from gpuops.extras.clusters import cluster_runs
 from gpuops.extras.clusters.cluster_members import marked_vms
-from gpuops.extras.clusters.cluster_runs import cluster_bench, cluster_run, standing
+from gpuops.extras.clusters.cluster_runs import cluster_bench, cluster_run, running_cluster
 from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.launch import plan_launch
 from gpuops.extras.clusters.run import PROGRAM, open_runs, require_unused, used_alone, wait_for_tasks
@@ -82,7 +82,7 @@ class Machines:
 
     def torchrun(self, site: Site, ranks: int) -> int:
         """By a program in each guest that stands for it, which is on no path."""
-        cluster = standing(NAME, site)
+        cluster = running_cluster(NAME, site)
         plan = plan_launch(RunWish(("train.py",), Launcher.TORCHRUN, ranks=ranks), cluster, f"{id(site):016x}")
         assert plan.launch is not None
         launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
@@ -270,7 +270,7 @@ def test_while_one_machine_runs_another_is_refused_and_changes_nothing(machines:
     refused: list[str] = []
 
     def elsewhere(site: Site) -> None:
-        standing_before = standing(NAME, site)
+        standing_before = running_cluster(NAME, site)
         for call in (
             lambda site: machines.run(site, "true"),
             lambda site: machines.bench(site, (1,)),
@@ -279,7 +279,7 @@ def test_while_one_machine_runs_another_is_refused_and_changes_nothing(machines:
             with pytest.raises(Locked) as raised:
                 call(site)
             refused.append(raised.value.message)
-        assert standing(NAME, site) == standing_before
+        assert running_cluster(NAME, site) == standing_before
 
     def pause(seconds: float) -> None:
         if not refused and marked_processes():
@@ -319,7 +319,7 @@ def test_a_run_whose_cluster_was_taken_over_ends_what_is_its_own_and_no_more(mac
 @pytest.mark.long
 def test_a_script_that_goes_on_after_its_run_was_killed_writes_nothing_once_the_next_runs(machines: Machines) -> None:
     def killed_while_it_prepares(site: Site) -> None:
-        plan = plan_launch(RunWish(("true",)), standing(NAME, site), "f" * 16)
+        plan = plan_launch(RunWish(("true",)), running_cluster(NAME, site), "f" * 16)
         assert plan.launch is not None
         late = guests.prepare_command(plan.launch, first=False).replace("mkdir -p", "sleep 4; mkdir -p", 1)
         for member in plan.launch.members:

@@ -15,7 +15,7 @@ from gpuops.execute.steps.step_executor import SLICE_S
 from gpuops.execute.steps.vm_runs import next_removal_step
 from gpuops.extras.clusters.cluster_members import MarkedVm, marked_vms
 from gpuops.extras.clusters.cluster_plan import ClusterPlan
-from gpuops.extras.clusters.cluster_runs import standing
+from gpuops.extras.clusters.cluster_runs import running_cluster
 from gpuops.extras.clusters.creating import create_cluster
 from gpuops.extras.clusters.existing import read_clusters
 from gpuops.extras.clusters.run import begin, changing, open_runs
@@ -50,7 +50,7 @@ def test_what_fails_is_undone_unless_it_is_to_be_kept(training: Training, method
     assert "train-00" in training.names()
     second_run = training.create(PVRDMA)
     assert (second_run.exit_code, second_run.failed) == (0, "")
-    assert len(standing("train", training.site).members) == 2
+    assert len(running_cluster("train", training.site).members) == 2
 
 
 @pytest.mark.long
@@ -84,7 +84,7 @@ def test_what_fails_never_removes_a_vm_that_stood_before(training: Training, met
     [member] = marked_vms(port.inventory(), "train")
     assert (member.vm.ref, member.vm.power) == (stood.vm.ref, PowerState.ON)
     with pytest.raises(UsageError, match="of its 2 VMs rank 1 is missing"):
-        standing("train", training.site)
+        running_cluster("train", training.site)
     [summary] = read_clusters("train", training.site)
     assert "rank 1 is missing" in summary.problems
     assert training.create(PVRDMA).exit_code == 0

@@ -14,7 +14,7 @@ from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.extras.clusters import cluster_runs
 from gpuops.extras.clusters.cluster_members import marked_vms
-from gpuops.extras.clusters.cluster_runs import standing
+from gpuops.extras.clusters.cluster_runs import running_cluster
 from gpuops.extras.clusters.creating import create_cluster
 from gpuops.extras.clusters.existing import delete_cluster
 from gpuops.extras.clusters.launch import plan_launch
@@ -85,7 +85,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
         second_run = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: pytest.fail("asked"))
         assert (second_run.exit_code, second_run.changed) == (0, False)
 
-        cluster = standing(NAME, site)
+        cluster = running_cluster(NAME, site)
         transport = Transport.TCP if card == "none" else Transport.RDMA
         plan = plan_launch(RunWish(("train.py",), Launcher.TORCHRUN, transport), cluster, "0123456789abcdef")
         assert plan.launch is not None, plan.rejections

@@ -63,7 +63,7 @@ class Children:
         """Stop all of them: each leaves its requests in flight to vCenter and closes its journal."""
         self.ending = True
         for process in self.processes:
-            _tell(process)
+            _send_sigterm(process)
 
     async def _play(self, half: Half, site: str, policy: Path, command: tuple[str, ...]) -> int:
         try:
@@ -85,7 +85,7 @@ class Children:
         reading = asyncio.create_task(self._pass_on_lines(site, process.stdout))
         try:
             if self.ending:  # `end` was called while the process was being started, and did not see it
-                _tell(process)
+                _send_sigterm(process)
             code = await process.wait()
             # not until the end of the pipe: a child of the process may still hold it open
             await asyncio.wait([reading], timeout=REST_S)
@@ -107,6 +107,6 @@ class Children:
             self.say(f"{site}: {line.decode('utf-8', 'replace').rstrip()}")
 
 
-def _tell(process: asyncio.subprocess.Process) -> None:
+def _send_sigterm(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):  # it has ended by itself
         process.send_signal(signal.SIGTERM)

@@ -23,7 +23,7 @@ from gpuops.model.window import Night, Window
 EVERY: Final = timedelta(minutes=10)
 """How often a half is continued: as often as cron calls it (`gpuops help timers`)."""
 _MINUTE: Final = timedelta(minutes=1)
-_AHEAD: Final = timedelta(days=370)
+_COMPARED_PERIOD: Final = timedelta(days=370)
 """How far ahead windows of two policies are compared: a year has every change of the clocks."""
 
 
@@ -115,7 +115,7 @@ def _nights(windows: Iterable[Window], now: datetime) -> Iterator[Night]:
     """Yield the nights of a year, for one window after another."""
     for window in windows:
         night = window.next_night(now - timedelta(days=3))
-        while night is not None and night.opens < now + _AHEAD:
+        while night is not None and night.opens < now + _COMPARED_PERIOD:
             yield night
             night = window.next_night(night.opens)
 
@@ -159,7 +159,7 @@ def read_anew(
         try:
             loaded_policy = load(site_policy.file, site_policy.policy)
             if loaded_policy is not site_policy.policy:
-                _require_like(name, loaded_policy, site_policy.file)
+                _require_playable(name, loaded_policy, site_policy.file)
                 changed[name] = loaded_policy
         except GpuopsError as error:
             error_by_policy[name] = error.message
@@ -179,7 +179,7 @@ def read_anew(
         site_policy.wrong = why
 
 
-def _require_like(name: str, policy: Policy, file: Path) -> None:
+def _require_playable(name: str, policy: Policy, file: Path) -> None:
     """Raise UsageError for a policy that would have been refused at the start."""
     refuse_other_modes(policy)
     if policy.name != name:

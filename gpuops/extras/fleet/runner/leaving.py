@@ -29,11 +29,11 @@ from gpuops.extras.fleet.runner.due import Rotations, SitePolicy
 from gpuops.extras.fleet.runner.shared_targets import (
     SharedTarget,
     address_of,
-    believed_configuration,
+    configuration_in,
     exchange,
-    named_in,
     policies_in,
     shared_target,
+    trusted_configuration,
     without_commands,
 )
 from gpuops.files.file import read_text
@@ -145,19 +145,19 @@ class LeavingTargets:
         }
         # a shared target without a stored text has been returned here: its row in the database is removed
         exchanged = exchange(self.url, played_targets, newly_left, self.shared.difference(stored_sites))
-        for site in self.shared.intersection(stored_sites) - exchanged.nobodys.keys():
+        for site in self.shared.intersection(stored_sites) - exchanged.orphaned.keys():
             self.say(f"{site}: another runner {'plays it' if site in exchanged.known else 'has returned it'}")
             self.forget_target(site)
-        self.shared = set(exchanged.nobodys.keys() & stored_sites)
+        self.shared = set(exchanged.orphaned.keys() & stored_sites)
         configured_sites = {site for site, target in configured.targets.items() if target.rotations}
         # after an outage of the database a target's runner reports by the next call; a runner without targets of its
         # own would not live until then
         maybe_played = exchanged.unplayed - self.unplayed if configured_sites else frozenset[str]()
         self.unplayed = exchanged.unplayed
-        for site in sorted(exchanged.nobodys.keys() - configured_sites.union(stored_sites, maybe_played)):
+        for site in sorted(exchanged.orphaned.keys() - configured_sites.union(stored_sites, maybe_played)):
             if only in (None, site):
                 try:
-                    self._take_up(site, exchanged.nobodys[site], configured, configured_sites)
+                    self._take_up(site, exchanged.orphaned[site], configured, configured_sites)
                 except GpuopsError as error:
                     if self.not_taken.get(site) != error.message:
                         self.say(f"this runner does not return {site}: {error.line}")
@@ -173,7 +173,7 @@ class LeavingTargets:
         `configured_sites`: the targets of this configuration file that have policies. Raises GpuopsError if the
         settings in the row are not trusted on this machine, or if the row is invalid.
         """
-        row_configuration = named_in(site, row)
+        row_configuration = configuration_in(site, row)
         # None = simulated: each of them is a vCenter of its own
         if address_of(row_configuration, site) in {
             address_of(configured, target_name) for target_name in configured_sites
@@ -181,7 +181,7 @@ class LeavingTargets:
             self.shared.add(site)  # the same vCenter under another name: the next call removes the row
             return
         refuse_one_login({*configured.targets, site}, os.environ)
-        text, policies = believed_configuration(site, row_configuration, configured), policies_in(site, row)
+        text, policies = trusted_configuration(site, row_configuration, configured), policies_in(site, row)
         for file, policy in policies.items():
             policy_text = without_commands(policy, file)
             self._write(self._policy_file(file), policy_text)

@@ -49,7 +49,7 @@ AT_ONCE: Final = 64
 LAST_RANK: Final = 9
 """The highest rank: rows of runners that do not exist must not put a return off without end."""
 _TURN: Final = "gpuops.turn"
-_GOES_AWAY: Final = frozenset({"08", "53", "57"})
+_OUTAGE_CLASSES: Final = frozenset({"08", "53", "57"})
 """Classes of PostgreSQL's errors: connection, resources, operator intervention."""
 _HELP: Final = "gpuops help sites"
 _GRANT: Final = "a GRANT is missing: GRANT USAGE, CREATE ON SCHEMA public TO the role, or what it names"
@@ -124,7 +124,7 @@ class OwnJobs(JobManager):
 
     def __init__(self, connector: BaseConnector) -> None:
         super().__init__(connector)
-        self.untold: list[Job] = []
+        self.unrecorded: list[Job] = []
         """Jobs whose end could not be written to the database; `rescue` offers them again."""
         self.takes_more = True
         self.sites: Callable[[], Sequence[str]] | None = None
@@ -171,11 +171,11 @@ class OwnJobs(JobManager):
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
         """One that was broken off, because the database was lost and found while it ran, is offered again."""
-        with self._collect_untold(job):
+        with self._keep_if_unrecorded(job):
             await (self.give_back(job) if status is Status.ABORTED else self._settle(job, status=status.value))
 
     async def retry_job(self, job: Job, *args: Any, **options: Any) -> None:
-        with self._collect_untold(job):
+        with self._keep_if_unrecorded(job):
             await self.give_back(job)
 
     async def give_back(self, job: Job | HeldTurn, silent_s: float | None = None) -> bool:
@@ -190,11 +190,11 @@ class OwnJobs(JobManager):
         return bool(await self.connector.execute_query_all_async(_SETTLE, **words))
 
     @contextmanager
-    def _collect_untold(self, job: Job) -> Iterator[None]:
+    def _keep_if_unrecorded(self, job: Job) -> Iterator[None]:
         try:
             yield
         except ConnectorException:
-            self.untold.append(job)
+            self.unrecorded.append(job)
 
 
 class _ReasonedConnection(AsyncConnection[TupleRow]):
@@ -284,27 +284,27 @@ class ProcrastinateQueue:
             await self._pool.close()
 
     async def make(self) -> bool:
-        if await self._is_there():
+        if await self._has_tables():
             return False
         with self._translated_errors():
             try:
                 await self._app.schema_manager.apply_schema_async()
             except ConnectorException:
-                if await self._is_there():  # another runner made them at the same time
+                if await self._has_tables():  # another runner made them at the same time
                     return False
                 raise
         return True
 
     async def sql_to_make(self) -> str:
         """The SQL that makes the tables of the queue, "" where they are there. Changes nothing; raises QueueAway."""
-        return "" if await self._is_there() else self._app.schema_manager.get_schema()
+        return "" if await self._has_tables() else self._app.schema_manager.get_schema()
 
     async def require(self) -> None:
         """Raise UsageError where the database has no tables of the queue, and QueueAway."""
-        if not await self._is_there():
+        if not await self._has_tables():
             raise UsageError("the database has no tables of runners", hint="gpuops runner init makes them")
 
-    async def _is_there(self) -> bool:
+    async def _has_tables(self) -> bool:
         """Return whether the database has the tables of the queue.
 
         Raises QueueAway, and UsageError for a pooler in transaction mode: it drops a session's notices and prepared
@@ -390,9 +390,9 @@ class ProcrastinateQueue:
 
     async def rescue(self) -> int:
         with self._translated_errors():
-            for job in tuple(self._jobs.untold):
+            for job in tuple(self._jobs.unrecorded):
                 await self._jobs.give_back(job)
-                self._jobs.untold.remove(job)
+                self._jobs.unrecorded.remove(job)
             rows = await self._app.connector.execute_query_all_async(_STALLED_TURNS, dead_s=TAKEN_FOR_DEAD_S)
             return sum([await self._jobs.give_back(HeldTurn(**row), TAKEN_FOR_DEAD_S) for row in rows])
 
@@ -429,7 +429,7 @@ class ProcrastinateQueue:
         except (ConnectorException, OperationalError, OSError) as error:
             cause = error.__cause__ or error
             # an answer of PostgreSQL, unless its class (the first two characters) means an outage
-            if isinstance(cause, PostgresError) and cause.sqlstate and cause.sqlstate[:2] not in _GOES_AWAY:
+            if isinstance(cause, PostgresError) and cause.sqlstate and cause.sqlstate[:2] not in _OUTAGE_CLASSES:
                 hint = _GRANT if isinstance(cause, InsufficientPrivilege) else _HELP
                 raise QueueAway(
                     f"the queue's PostgreSQL refuses the statement: {cause.diag.message_primary}", hint=hint

@@ -49,7 +49,7 @@ STALE_S: Final = 120.0
 """After this time without a look the service counts as stuck: one look waits several times for a lost database."""
 AWAY_S: Final = 120.0
 """A shorter outage of the database is a restart: runners begin no returns by themselves."""
-BESIDE: Final = timedelta(minutes=3)
+RETURN_STAGGER: Final = timedelta(minutes=3)
 """How much later each further runner begins a return while the database does not answer."""
 ENDS_ITSELF: Final = timedelta(minutes=1)
 """How long a night may continue after its window has closed, before a return is started next to it."""
@@ -141,9 +141,9 @@ class Service:
             return
         if not self.ending.is_set():
             now = clock.wall_clock()
-            self._read_anew(turn.site, now)
+            self._reread_policies(turn.site, now)
             half = half_of(site_policy.policy, now)
-            if _waits(policies, half, now) or ((site_policy.wrong or site_policy.leaving) and half is Half.NIGHT):
+            if _must_wait(policies, half, now) or ((site_policy.wrong or site_policy.leaving) and half is Half.NIGHT):
                 return  # the turn is offered again after ten minutes
             try:
                 begun = self.children.begin(half, turn.site, site_policy.file)
@@ -189,17 +189,19 @@ class Service:
             self.say(f"{turn.site}: {command} of {turn.policy} cannot be started: {error.strerror}")
             return None
         if code:
-            self.say(f"{turn.site}: {command} of {turn.policy} ended with {code}")
+            self.say(f"{turn.site}: rotate {half} of {turn.policy} ended with {code}")
+        elif half is Half.DAY:
+            self._stop_playing_if_removed(turn.site)
         return code
 
-    def _let_go(self, site: str) -> None:
+    def _stop_playing_if_removed(self, site: str) -> None:
         """Stop playing a removed target after its complete return."""
         if site in leaving(self.rotations):
             self.rotations = {name: policies for name, policies in self.rotations.items() if name != site}
             self.returned_all(site)
             self.say(f"{site}: all desktops are back, so runners no longer play this removed target")
 
-    def _read_anew(self, site: str, now: datetime) -> None:
+    def _reread_policies(self, site: str, now: datetime) -> None:
         read_anew(site, self.rotations[site], now, self.load, self.say)
 
     async def _serve(self) -> None:
@@ -221,7 +223,7 @@ class Service:
         if (rotations := self.configured(self.rotations, clock.wall_clock())) is not None:
             self.rotations = rotations
         for site in self.rotations:
-            self._read_anew(site, clock.wall_clock())
+            self._reread_policies(site, clock.wall_clock())
         self._return_beside()
         try:
             await self._offer()
@@ -275,7 +277,7 @@ class Service:
             try:
                 for name, site_policy in policies.items():
                     turn, due_turn = PolicyTurn(site, name), due(site_policy.policy, now)
-                    if self.offered.get(turn) != due_turn and not _waits(policies, due_turn.half, now):
+                    if self.offered.get(turn) != due_turn and not _must_wait(policies, due_turn.half, now):
                         await self.queue.offer(turn, due_turn.since)
                         self.offered[turn] = due_turn
                 self.not_offered.pop(site, None)
@@ -311,7 +313,7 @@ class Service:
                 continue
             if (
                 due_turn.half is Half.NIGHT
-                or _waits(policies, due_turn.half, now)
+                or _must_wait(policies, due_turn.half, now)
                 or now < due_turn.since + ENDS_ITSELF
             ):
                 continue
@@ -321,7 +323,7 @@ class Service:
                 self._begin_return(PolicyTurn(site, name), site_policy.file)
 
     def _return_alone(self) -> None:
-        """While the database is unreachable, begin due returns, `BESIDE` later for each runner with a lower rank.
+        """While the database is unreachable, begin due returns, each further runner `RETURN_STAGGER` later.
 
         The runners cannot agree on one of them, and a return that another runner has completed finds nothing to do.
         """
@@ -331,14 +333,14 @@ class Service:
         for site, policies in self.rotations.items():
             for name, site_policy in policies.items():
                 turn, half = PolicyTurn(site, name), half_of(site_policy.policy, now)
-                if half is Half.NIGHT or _waits(policies, half, now):
+                if half is Half.NIGHT or _must_wait(policies, half, now):
                     self.day_since.pop(turn, None)
                     continue
                 # wait `AWAY_S` first: a shorter outage is only a restart of the database
                 begun = max(self.day_since.setdefault(turn, now), self.away_since + timedelta(seconds=AWAY_S))
                 last = self.returned.get(turn)
                 due_again = last is None or last < begun or now >= last + EVERY
-                if now >= begun + self.queue.rank * BESIDE and due_again and not self._runs(site):
+                if now >= begun + self.queue.rank * RETURN_STAGGER and due_again and not self._runs(site):
                     self.returned[turn] = now
                     self.say(f"{site}: rotate day of {name}, by vCenter's markers")
                     self._begin_return(turn, site_policy.file)
@@ -359,7 +361,7 @@ class Service:
         watched.add_done_callback(self.alone.discard)
 
 
-def _waits(policies: Mapping[str, SitePolicy], half: Half, now: datetime) -> bool:
+def _must_wait(policies: Mapping[str, SitePolicy], half: Half, now: datetime) -> bool:
     return waits(half, [site_policy.policy for site_policy in policies.values()], now)
 
 

@@ -70,7 +70,7 @@ class Exchanged:
 
     known: frozenset[str]
     """All sites in it."""
-    nobodys: Mapping[str, SharedTarget]
+    orphaned: Mapping[str, SharedTarget]
     """Targets that were removed from their runner's file, or that no runner has played for `UNPLAYED`."""
     unplayed: frozenset[str]
     """Those of them that were not removed from a file: after an outage of the database their runner may report soon."""
@@ -94,9 +94,9 @@ def exchange(
         sites, unconfirmed = records.keys(TARGET), records.unconfirmed(TARGET, UNPLAYED)
         targets = {site: _read(records, site) for site in sites}
     # no runner returns these: removed from a runner's file, or not confirmed by any runner for `UNPLAYED`
-    nobodys = {site: target for site, target in targets.items() if target.is_left or site in unconfirmed}
+    orphaned = {site: target for site, target in targets.items() if target.is_left or site in unconfirmed}
     return Exchanged(
-        frozenset(sites), nobodys, frozenset(site for site, target in nobodys.items() if not target.is_left)
+        frozenset(sites), orphaned, frozenset(site for site, target in orphaned.items() if not target.is_left)
     )
 
 
@@ -108,7 +108,7 @@ def _read(records: BookView, site: str) -> SharedTarget:
         return SharedTarget("", "")
 
 
-_BELIEVED: Final = (
+_TRUSTED_KEYS: Final = (
     "host", "port", "username", "password_file", "credential", "keyring", "ca_file", "thumbprint", "reader", "broker",
     "guest", "zone",
 )  # fmt: skip
@@ -121,7 +121,7 @@ def address_of(configured: Configuration, site: str) -> Address | None:
     return None if target.host.startswith((SIMULATED, SERVED)) else Address.parse(target.host, port=target.port)
 
 
-def named_in(site: str, row: SharedTarget) -> Configuration:
+def configuration_in(site: str, row: SharedTarget) -> Configuration:
     """Return the configuration in the row. Raises TargetError, and StateDamaged if it lacks the target."""
     configuration = parsed_configuration(row.configuration, Path(f"the row of {site}"))
     if site not in configuration.targets:
@@ -159,27 +159,27 @@ def _without_hooks(section: Any) -> Any:
     return [_without_hooks(part) for part in section] if isinstance(section, list) else section
 
 
-def believed_configuration(site: str, row_configuration: Configuration, configured: Configuration) -> str:
+def trusted_configuration(site: str, row_configuration: Configuration, configured: Configuration) -> str:
     """Return the TOML configuration that this machine uses to return the site. Raises Refused, TargetError."""
     theirs, address = row_configuration.targets[site], address_of(row_configuration, site)
     if address is None:
         raise Refused(f"{site} is a simulated vCenter of another machine", hint=HELP)
     own_targets = [target for name, target in configured.targets.items() if address_of(configured, name) == address]
-    target = own_targets[0] if own_targets else _of_row(site, theirs, address, configured)
+    target = own_targets[0] if own_targets else _target_of_row(site, theirs, address, configured)
     import tomlkit  # of a runner that takes something up alone
 
     target = msgspec.structs.replace(target, journal_url=None, policy=None, rotations=theirs.rotations)
     return tomlkit.dumps({"targets": {site: msgspec.to_builtins(target, enc_hook=str)}})
 
 
-def _of_row(site: str, theirs: NamedTarget, address: Address, configured: Configuration) -> NamedTarget:
+def _target_of_row(site: str, theirs: NamedTarget, address: Address, configured: Configuration) -> NamedTarget:
     """Return the trusted settings of a target that is only in the database; the receivers are those of this machine.
 
     Raises Refused if a password would go to an address that [fleet] does not allow, or over unverified TLS.
     """
     hosts = configured.fleet.vcenters if configured.fleet is not None else ()
     addresses = [address, *([Address.parse(theirs.broker.url)] if theirs.broker is not None else [])]
-    unknown = [address_used for address_used in addresses if not _among(address_used, hosts)]
+    unknown = [address_used for address_used in addresses if not _matches_any(address_used, hosts)]
     if unknown:
         raise Refused(
             f"{site} is at {unknown[0]}, which no target of this configuration file names: gpuops sends no password to "
@@ -193,8 +193,8 @@ def _of_row(site: str, theirs: NamedTarget, address: Address, configured: Config
             hint=f"run gpuops rotate day --vcenter {site} on a machine with this target in its configuration file",
         )
     receivers = dict.fromkeys(receiver for target in configured.targets.values() for receiver in target.notify)
-    return NamedTarget(**{key: getattr(theirs, key) for key in _BELIEVED}, notify=tuple(receivers))
+    return NamedTarget(**{key: getattr(theirs, key) for key in _TRUSTED_KEYS}, notify=tuple(receivers))
 
 
-def _among(address: Address, hosts: Collection[str]) -> bool:
+def _matches_any(address: Address, hosts: Collection[str]) -> bool:
     return any(fnmatchcase(address.host, pattern.lower()) for pattern in hosts)

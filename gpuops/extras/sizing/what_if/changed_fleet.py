@@ -69,7 +69,7 @@ def with_profile(change: ChangeProfile, inventory: Inventory, catalog: Catalog, 
     them have the profile already, or if the profile does not exist.
     """
     profile = _profile(change.profile, inventory, catalog)
-    selected_vms = [vm for vm in _vms(change.of, inventory, policy) if vm.vgpus and not vm.template]
+    selected_vms = [vm for vm in _vms_selected(change.of, inventory, policy) if vm.vgpus and not vm.template]
     if not selected_vms:
         reason = "VM with a vGPU in the pool" if _is_pool(change.of, policy) else "VM with a vGPU named"
         raise UsageError(f"there is no {reason} {change.of}", hint="gpuops inventory --vms shows the VMs")
@@ -84,12 +84,12 @@ def with_profile(change: ChangeProfile, inventory: Inventory, catalog: Catalog, 
         if vm.power is not PowerState.OFF:
             world = project(PowerOffVm(vm.ref), world)
         displaced += [vm.ref] if vm.power is PowerState.ON else []
-        devices = tuple(_with(device, profile) for device in vm.devices or ())
+        devices = tuple(_with_profile_on_vgpu(device, profile) for device in vm.devices or ())
         world = world.with_vm(replace(world.vm(vm.ref), devices=devices))
     return Changed(world, f"{len(changing)} VMs of {change.of} have {profile}", tuple(displaced))
 
 
-def _with(device: GpuDevice, profile: str) -> GpuDevice:
+def _with_profile_on_vgpu(device: GpuDevice, profile: str) -> GpuDevice:
     return replace(device, profile=profile) if isinstance(device, VgpuDevice) else device
 
 
@@ -104,7 +104,7 @@ def _is_pool(of: str, policy: Policy | None) -> bool:
     return policy is not None and any(pool.name == of for pool in policy.pools)
 
 
-def _vms(of: str, inventory: Inventory, policy: Policy | None) -> list[Vm]:
+def _vms_selected(of: str, inventory: Inventory, policy: Policy | None) -> list[Vm]:
     vms = sorted(inventory.vms.values(), key=lambda vm: (vm.name, vm.ref))
     if policy is not None and _is_pool(of, policy):
         return [vm for vm in vms if (pool := policy.pool_of(vm)) is not None and pool.name == of]
@@ -130,11 +130,11 @@ def with_more_vms(
 
     `number`: the position of the change in the question; it is part of the names of the VMs.
     """
-    models, model_source = _models(change, inventory, catalog, policy)
+    models, model_source = _vms_to_copy(change, inventory, catalog, policy)
     chosen = [models[drawn(seed, f"more {number} {vm_number}", len(models))] for vm_number in range(change.count)]
     marker = policy.marker if policy is not None else ""
     clones = [
-        _clone(vm, f"what-if-vm-{number}-{vm_number}", vm_number, marker) for vm_number, vm in enumerate(chosen, 1)
+        _copy_of_vm(vm, f"what-if-vm-{number}-{vm_number}", vm_number, marker) for vm_number, vm in enumerate(chosen, 1)
     ]
     by_name = {_request(clone).name: clone for clone in clones}
     claimed, _ = with_claims(inventory, catalog)
@@ -152,10 +152,12 @@ def with_more_vms(
     return MoreVms(world, len(clones) - len(waiting), len(clones), tuple(waiting), change_text)
 
 
-def _models(change: AddVms, inventory: Inventory, catalog: Catalog, policy: Policy | None) -> tuple[Sequence[Vm], str]:
+def _vms_to_copy(
+    change: AddVms, inventory: Inventory, catalog: Catalog, policy: Policy | None
+) -> tuple[Sequence[Vm], str]:
     """Return the VMs to copy, and the pool or profile that they were selected by."""
     if _is_pool(change.of, policy):
-        vms = _vms(change.of, inventory, policy)
+        vms = _vms_selected(change.of, inventory, policy)
         model_source = f"pool {change.of}"
     else:
         try:
@@ -164,7 +166,7 @@ def _models(change: AddVms, inventory: Inventory, catalog: Catalog, policy: Poli
             pools = ", ".join(pool.name for pool in policy.pools) if policy is not None else ""
             hint = f"pools of the policy: {pools}" if pools else "to name a pool, add --policy FILE"
             raise type(error)(f"{change.of!r} is neither a pool nor a profile: {error.message}", hint=hint) from error
-        vms = [vm for vm in _vms("*", inventory, policy) if set(vm.profiles) == {profile}]
+        vms = [vm for vm in _vms_selected("*", inventory, policy) if set(vm.profiles) == {profile}]
         model_source = profile
     usable = [vm for vm in vms if vm.vgpus and vm.vcpus and vm.memory_mib and not vm.template]
     usable = [vm for vm in usable if len(vm.vgpus) == len(vm.devices or ())]
@@ -174,7 +176,7 @@ def _models(change: AddVms, inventory: Inventory, catalog: Catalog, policy: Poli
     return [vm for vm in usable if vm.power is PowerState.ON] or usable, model_source
 
 
-def _clone(model: Vm, ref: str, number: int, marker: str) -> Vm:
+def _copy_of_vm(model: Vm, ref: str, number: int, marker: str) -> Vm:
     """Return a running copy of the VM, without the marker of a night, tasks or questions."""
     name = f"{model.name}-more-{number}"
     settings = {key: text for key, text in (model.extra_config or {}).items() if not key.endswith(_BINDINGS)}
@@ -233,7 +235,9 @@ def with_layout(change: ApplyLayout, inventory: Inventory, catalog: Catalog) -> 
     world, displaced = _divide_gpus(divided, inventory, catalog)
     names = ", ".join(sorted({host.name for host, _ in divided}))
     gpus = [gpu for _, gpu in divided]
-    change_text = f"{count_gpus(len(gpus))} of {names} with the layout {change.layout.name}: {_contents(gpus)}"
+    change_text = (
+        f"{count_gpus(len(gpus))} of {names} with the layout {change.layout.name}: {_describe_instances(gpus)}"
+    )
     return Changed(world, change_text, displaced, (*(f"left as it is: {text}" for text in unable), *unread_gpus(gpus)))
 
 
@@ -278,12 +282,14 @@ def _divide_gpus_of_host(
     GPUs that are divided like this already stay as they are, with their VMs.
     """
     divided = {gpu.address: gpu for gpu in gpus}
-    changing = [gpu for gpu in host.gpus if gpu.address in divided and _differs(gpu, divided[gpu.address])]
+    changing = [
+        gpu for gpu in host.gpus if gpu.address in divided and _is_divided_differently(gpu, divided[gpu.address])
+    ]
     world, off = with_gpus_emptied(host, changing, inventory)
     emptied_host = world.hosts[host.ref]
     after = tuple(
         replace(gpu, vgpu_mode=new.vgpu_mode, gpu_instances=new.gpu_instances, vgpus=None)
-        if (new := divided.get(gpu.address)) is not None and _differs(gpu, new)
+        if (new := divided.get(gpu.address)) is not None and _is_divided_differently(gpu, new)
         else gpu
         for gpu in emptied_host.gpus
     )
@@ -291,11 +297,11 @@ def _divide_gpus_of_host(
     return world.with_hosts([changed_host]), off
 
 
-def _differs(gpu: PhysicalGpu, changed_gpu: PhysicalGpu) -> bool:
+def _is_divided_differently(gpu: PhysicalGpu, changed_gpu: PhysicalGpu) -> bool:
     return (gpu.vgpu_mode, gpu.gpu_instances) != (changed_gpu.vgpu_mode, changed_gpu.gpu_instances)
 
 
-def _contents(gpus: Iterable[PhysicalGpu]) -> str:
+def _describe_instances(gpus: Iterable[PhysicalGpu]) -> str:
     """Return each combination of GPU instances once: `2 x 3g.40gb; MIG mode off`."""
     texts = []
     for instances in dict.fromkeys(gpu.gpu_instances for gpu in gpus):

@@ -30,11 +30,14 @@ class ChangesSaid:
         Option("More hosts: 2xL40S:8, or 2xL40S:8:mixedSize. May be repeated, as all of these.", "COUNTxMODEL:GPUS"),
     ] = ()
     like: Annotated[
-        str | None, Option("They are made as this host; --add-hosts 2 then has its GPUs too.", "HOST", Names.HOSTS)
+        str | None,
+        Option("Added hosts are copies of this host; --add-hosts 2 then has its GPUs too.", "HOST", Names.HOSTS),
     ] = None
     lose_host: Annotated[tuple[str, ...], Option("A host is dead.", "HOST", Names.HOSTS)] = ()
     lose_gpu: Annotated[tuple[str, ...], Option("A GPU is gone: esx-01/0000:3b:00.0.", "HOST/PCI-ADDRESS")] = ()
-    vgpu_mode: Annotated[GpuServing | None, Option("GPUs serve vGPUs so; those of --host, --model and --gpu.")] = None
+    vgpu_mode: Annotated[GpuServing | None, Option("Set this vGPU mode on the GPUs of --host, --model and --gpu.")] = (
+        None
+    )
     mig_layout: Annotated[
         str | None,
         Option("GPUs have the GPU instances of this layout; those of --host, --model and --gpu.", "FILE:NAME"),
@@ -68,15 +71,15 @@ def what_if(
     ] = None,
     arrivals: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=10_000, metavar="N", show_default=str(ARRIVALS), help="Make up so many requests instead."
-        ),
+        typer.Option(min=1, max=10_000, metavar="N", show_default=str(ARRIVALS), help="Make up N requests instead."),
     ] = None,
     any_model: Annotated[
         bool,
         typer.Option("--any-model", help="A request without a place may have a vGPU of its size on another model."),
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="So many times with other numbers.")] = SEEDS,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=100, metavar="N", help="Repeat with N sets of random numbers.")
+    ] = SEEDS,
     policy: Annotated[Path | None, PolicyFile] = None,
     at: Annotated[
         str | None,
@@ -141,14 +144,14 @@ def _changes(change_options: ChangesSaid, file: Path | None) -> tuple[FleetChang
         *added_hosts(change_options.add_hosts, change_options.like),
         *map(LoseHost, change_options.lose_host),
         *lost_gpus(change_options.lose_gpu),
-        *_of_gpus(change_options),
+        *_gpu_changes(change_options),
         *changed_profiles(change_options.change_profile),
         *added_vms(change_options.add_vms),
         *(load_changes(file) if file is not None else ()),
     )
 
 
-def _of_gpus(change_options: ChangesSaid) -> tuple[FleetChange, ...]:
+def _gpu_changes(change_options: ChangesSaid) -> tuple[FleetChange, ...]:
     """Return the change of --vgpu-mode or --mig-layout, for the GPUs of its filters. Raises UsageError."""
     from gpuops.config.layout_file import parse_layout_option
     from gpuops.model.devices.gpu import PciAddress

@@ -186,7 +186,9 @@ def test_a_vm_that_vcenter_still_makes_is_removed_by_a_later_call(lab: Lab) -> N
     )
     machine.CloneVM_Task(machine.parent, begun_measurement.name(1), spec)
     early = remove_measurement(lab.site, apply=True)
-    assert early.left == ("golden: vCenter is still making a VM of it; the same again when that is done",)
+    assert early.left == (
+        "golden: vCenter is still cloning it: run gpuops measure --remove again when the clone is complete",
+    )
     assert (early.vms, lab.kept) == ((), begun_measurement)
     with lab.server.world.lock:
         lab.server.world.clock.advance(7200)
