@@ -143,7 +143,7 @@ class HostRounds:
         ready_hosts = [planned_host for planned_host in planned_hosts if isinstance(planned_host, PlannedHost)]
         moves_away = [move for planned_host in ready_hosts for move in planned_host.away]
         self._say(steps, f"{len(moves_away)} VMs leave" if moves_away else "no VM has to leave")
-        for outcome in self._execute_moves(leaving(moves_away), inventory):
+        for outcome in self._execute_moves(plan_departures(moves_away), inventory):
             if outcome.verdict not in _SUCCESSES:
                 vm = inventory.vm(outcome.step.vm)
                 # a host keeps its first reason; every VM that leaves has a host, so "" only satisfies the type

@@ -357,7 +357,8 @@ def _next_move(host_rounds: HostRounds, open_outcomes: Sequence[Outcome[HostStep
     """Return what to fix first, and the command to run after it: an immediate `resume` would stop at the same host."""
     failed = [outcome for outcome in open_outcomes if outcome.verdict is not Verdict.SKIPPED]
     names = ", ".join(host_rounds.order.names[outcome.step.host] for outcome in failed or open_outcomes)
-    window_is_closed = not failed and next(shut(host_rounds.order.rolling, host_rounds.site.clock()), None) is not None
+    refused = change_window_refusals(host_rounds.order.rolling, host_rounds.site.clock())
+    window_is_closed = not failed and next(refused, None) is not None
     first_move = "wait until its window opens" if window_is_closed else f"fix the problem of {names}"
     if giving_up:
         return f"{first_move}, then {ABORT}; {STATUS}"

@@ -186,7 +186,7 @@ class RotationRun:
         request = self._request(originals, journal, ahead)
         plan = request.plan(before, catalog_of(before), self.now)
         if takes and is_another_vcenter(originals, before):
-            plan = refuse(another_vcenter(originals, before))
+            plan = refuse(refuse_another_vcenter(originals, before))
         if takes:
             added_warnings = (*self._warn_of_unusable_hooks(plan, before), *self._warn_without_hours())
             plan = replace(plan, warnings=(*plan.warnings, *added_warnings))

@@ -221,7 +221,7 @@ def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
     work = guest_work(site.vcenter)
     # a plan that is never started: it checks the guests, and its launch is used to look for the programs
     launch_plan = plan_launch(RunWish(("true",)), _with_first_nodes(cluster, max(wish.nodes)), secrets.token_hex(8))
-    reasons = said_once(_guest_access_rejections(cluster, site) or launch_plan.rejections)
+    reasons = summarize_similar(_guest_access_rejections(cluster, site) or launch_plan.rejections)
     if reasons or launch_plan.launch is None:
         raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
     with used_alone(site, cluster, "cluster bench") as lease:
@@ -415,7 +415,7 @@ class _RunningLaunch:
         others_until_s: float | None = None
         for node in range(len(self._launch.command_lines)):
             self._running[node] = self._guests.start(node, ready.known_hosts)
-        for _ in rounds((POLL_S,), inf if limit_s is None else limit_s, rest=self._site.pause, seconds=passed_s):
+        for _ in rounds((POLL_S,), inf if limit_s is None else limit_s, wait=self._site.pause, read_clock_s=passed_s):
             was_read = self._read_guests()  # if not, the output may be incomplete: look once more before returning
             if self._lease.lost is not None:
                 raise lease_lost_error(self._launch.cluster, self._lease.lost)

@@ -149,7 +149,7 @@ class Service:
                 begun = self.children.begin(half, turn.site, site_policy.file)
                 code = await self._wait_for(begun, f"rotate {half}", turn)
                 if code == 0 and half is Half.DAY:
-                    self._let_go(turn.site)
+                    self._stop_playing_if_removed(turn.site)
                     await self._defrag(turn, site_policy)
                 # a return may run next to a night (`_return_beside`): no other runner may begin before both end
                 await self.children.wait_ended(turn.site)
@@ -189,9 +189,7 @@ class Service:
             self.say(f"{turn.site}: {command} of {turn.policy} cannot be started: {error.strerror}")
             return None
         if code:
-            self.say(f"{turn.site}: rotate {half} of {turn.policy} ended with {code}")
-        elif half is Half.DAY:
-            self._stop_playing_if_removed(turn.site)
+            self.say(f"{turn.site}: {command} of {turn.policy} ended with {code}")
         return code
 
     def _stop_playing_if_removed(self, site: str) -> None:
@@ -351,7 +349,7 @@ class Service:
     async def _return(self, begun: asyncio.Task[int], turn: PolicyTurn) -> None:
         """Wait for a return, and stop playing its target if that was removed and all desktops are back."""
         if await self._wait_for(begun, f"rotate {Half.DAY}", turn) == 0:
-            self._let_go(turn.site)
+            self._stop_playing_if_removed(turn.site)
 
     def _begin_return(self, turn: PolicyTurn, file: Path) -> None:
         begun = self.children.begin(Half.DAY, turn.site, file)
