@@ -106,8 +106,8 @@ def test_the_health_of_lupine_is_its_own_metrics_of_each_client(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("\nprogram: lupine", "\nprogram: Lupine", "program: should have only small letters"),
-        ("first: 14833, count: 64", "first: 65500, count: 64", "reach beyond port 65535"),
+        ("\nprogram: lupine", "\nprogram: Lupine", "program: should have at most 50 lower-case letters"),
+        ("first: 14833, count: 64", "first: 65500, count: 64", "goes beyond port 65535"),
         ("first: 14833", "first: 80", "ports.first: should be 1024 or more"),
         ("\nhealth: |", "\nhealthy: |", "health: is missing (and 1 more)"),
         ("version: 2\n", "version: 3\n", "version: "),

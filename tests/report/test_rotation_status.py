@@ -93,7 +93,7 @@ def test_a_damaged_journal_is_said_before_what_the_markers_say(plain: Render) ->
     damaged = replace(STATUS, remembered=False, cut_off=None, journal_lost="record 7 is missing")
     first, move, *_ = plain(status_text(damaged)).splitlines()
     assert first == "record 7 is missing: this is what vCenter's markers say"
-    assert move == "next: gpuops rotate day --policy FILE brings back what they name"
+    assert move == "next: gpuops rotate day --policy FILE brings back the VMs that they name"
     assert (damaged.exit_code, STATUS.exit_code) == (7, 0)
     assert (status_document(damaged).journal_lost, status_document(STATUS).journal_lost) == (
         "record 7 is missing", None,

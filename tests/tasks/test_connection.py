@@ -127,7 +127,7 @@ def test_an_unverified_connection_is_noted_and_a_rotation_over_it_is_a_decision_
 
 def test_a_variable_does_not_decide_it_for_a_rotation(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "VMWARE_HOST": "vc", "VMWARE_VALIDATE_CERTS": "no"}
-    with pytest.raises(Refused, match="VMWARE_VALIDATE_CERTS is refused for an unattended rotation"):
+    with pytest.raises(Refused, match="an unattended rotation refuses VMWARE_VALIDATE_CERTS"):
         open_site(ConnectionArguments(username="u", password="p"), require_verified=True, environ=environ)
 
 

@@ -425,7 +425,9 @@ class Place:
     optimize: Annotated[
         bool, Option("Place all requests at once with a solver, and show how much any plan could place.")
     ] = False
-    explain: Annotated[bool, Option("Show every host and GPU that was checked, and the reason.")] = False
+    explain: Annotated[bool, Option("Show every host and GPU that was considered, and why it was chosen or not.")] = (
+        False
+    )
 
     def __post_init__(self) -> None:
         """Require unique names, by which results are shown. Raises UsageError."""

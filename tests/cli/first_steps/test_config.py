@@ -216,4 +216,4 @@ def test_a_file_that_is_none_is_not_touched(path: Path, text: str) -> None:
 def test_no_file_is_no_place_for_a_key() -> None:
     result = run("set", "gpu.host", "vc.lab")
     assert result.exit_code == 2
-    assert "gpuops config init writes one" in result.stderr
+    assert "gpuops config init writes it" in result.stderr

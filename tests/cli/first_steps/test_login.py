@@ -190,7 +190,7 @@ def test_a_word_that_is_no_reader(serve: Serve, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("GPUOPS_READER", "xml")
     refused = lab.run("inventory")
     assert refused.exit_code == 2
-    assert "GPUOPS_READER does not name a reader" in refused.stderr
+    assert "the value of GPUOPS_READER is not a reader" in refused.stderr
 
 
 def permit_in_folder(server: SimServer, privileges: set[str], folder: str) -> None:

@@ -95,7 +95,7 @@ def test_nothing_recorded_is_nothing_wrong(tmp_path: Path, monkeypatch: pytest.M
     [
         (("--head", "12"), "'12' is not a head of a journal"),
         (("--journal-url", "mysql://db/j"), "the URL of the journal is not the URL of a PostgreSQL database"),
-        (("--journal-url", "postgresql://u:Cn4ry@db/j"), "a password on the command line"),
+        (("--journal-url", "postgresql://u:Cn4ry@db/j"), "--journal-url contains a password"),
         (("--journal-url", "Cn4ry"), "the URL of the journal is not the URL of a PostgreSQL database"),
     ],
 )

@@ -139,7 +139,7 @@ def test_a_test_says_who_accepted_it(prod: Gpuops, webhook: Webhook) -> None:
         (
             "silnt",
             "no target 'silnt' in the configuration file; did you mean silent?; notices belong to a target",
-            "targets there: prod, silent",
+            "use one of its targets: prod, silent",
         ),
     ],
 )

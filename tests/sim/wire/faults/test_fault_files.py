@@ -36,7 +36,7 @@ def test_a_fault_file_holds_ids_aimed_ids_and_rules(tmp_path: Path) -> None:
         ("faults: [T1, 7]", "fault 2: 7 is neither the id of a fault nor a rule"),
         ("trouble: []", "is not one list named `faults`"),
         ("faults: [", "faults.yaml: line 1, column 10: "),
-        ("faults: [T1]\nfaults: [T2]", "the key 'faults' is there twice"),
+        ("faults: [T1]\nfaults: [T2]", "the key 'faults' is set twice"),
         (
             "faults: [{effect: fault, fault: NoSuch, method: Login}]",
             "fault 1: NoSuch is not a fault of the vSphere API",

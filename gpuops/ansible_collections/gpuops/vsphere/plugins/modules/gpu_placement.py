@@ -140,7 +140,7 @@ options:
     default: false
   explain:
     description:
-      - Show every host and GPU that was checked, and the reason.
+      - Show every host and GPU that was considered, and why it was chosen or not.
     type: bool
     default: false
 seealso:
