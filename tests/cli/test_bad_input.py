@@ -295,7 +295,7 @@ class TestConnection:
         unset = {**environ, "GPUOPS_PASSWORD": ""}
         result = gpuops("inventory", "--password-stdin", env=unset, input=f"{lab.server.password}\n")
         assert result.exit_code == 0
-        one_line(gpuops("inventory", "--password-stdin", env=unset, input=""), 2, "nothing came on stdin")
+        one_line(gpuops("inventory", "--password-stdin", env=unset, input=""), 2, "stdin is empty")
 
     @pytest.mark.long
     def test_password_file_that_others_can_read(

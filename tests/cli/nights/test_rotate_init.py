@@ -29,8 +29,8 @@ def test_once_and_a_second_time(lab: Lab, tmp_path: Path) -> None:
     first = lab.run("rotate", "init", *named)
     assert first.exit_code == 0
     assert "made     VM gpuops-lock on esx-01.lab, datastore lab-ds-1, powered off" in first.stdout
-    assert "without attribute gpuops.owner = office, so they stay:" in first.stdout
-    assert "gpuops help marks says how to set it" in " ".join(first.stdout.split())
+    assert "without attribute gpuops.owner = office, so no night takes them:" in first.stdout
+    assert "gpuops help marks explains how to set it" in " ".join(first.stdout.split())
     before = lab.effects
     second = json.loads(lab.run("rotate", "init", "--output", "json", *named).stdout)
     assert (second["complete"], second["changed"], lab.effects) == (True, False, before)

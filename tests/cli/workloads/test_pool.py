@@ -276,7 +276,7 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
         (
             ["lend", "--client", "ml-08", "--gpu-memory", "40GiB", "--gpus", "3", "--for", "1h"],
             3,
-            "40960 MiB idle: needs 3, 2 there",
+            "40960 MiB of idle memory: needs 3, 2 there",
         ),
         (
             ["lend", "--client", "ml-08", "--gpu-memory", "42GiB", "--gpus", "2", "--for", "1h"],
@@ -309,7 +309,7 @@ def test_what_cannot_be_is_one_line(lab_pool: TypedPool, arguments: list[str], c
         ("servers: [ml-03, ml-04]", "servers: [nobody]", 2, "no VM 'nobody'"),
         ("servers: [ml-03, ml-04]", "servers: [ml-03, ml-03]", 3, "ml-03: is listed twice, or has"),
         ("servers: [ml-03, ml-04]", "servers: [ml-03, /lab-dc/vm/ml/ml-03]", 3, "ml-03: is listed twice, or has"),
-        ("keep: 1GiB", "keep: 48GiB", 3, "`keep` leaves nothing"),
+        ("keep: 1GiB", "keep: 48GiB", 3, "`keep` leaves no memory"),
         ("grace: 15m", "grace: quickly", 2, "grace: 'quickly' is not a duration"),
         ("# program: lupine ", "program: nothing  # ", 2, "no program 'nothing'"),
         ("owner: attribute:gpuops.owner", "owner: me", 2, "'me' does not name a source of VM owners"),

@@ -115,5 +115,5 @@ def test_devices_that_are_none_are_not_sent_back(server: HostileServer) -> None:
         pattern = re.compile(rb"<val .*?</val>", re.DOTALL)
         server.rewrites = {"RetrievePropertiesEx": lambda body: pattern.sub(strings, body)}
         step = ReconfigureVm(vm.ref, VmChange(remove=(4000,)))
-        with pytest.raises(NotConnected, match="something else where devices belong"):
+        with pytest.raises(NotConnected, match="another object where a device belongs"):
             vcenter.submit(step, before, "op-1")

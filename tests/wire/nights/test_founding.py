@@ -119,7 +119,7 @@ def test_an_attribute_of_hosts_is_refused_before_anything_is_made(lab: SimServer
             assert refused.value.message == (
                 "custom attribute gpuops.rotation is defined for objects of type HostSystem, so VMs cannot have it"
             )
-            assert refused.value.hint.startswith("name another attribute in the policy; or rename that one")
+            assert refused.value.hint.startswith("name another attribute in the policy, or rename that one")
         assert effects(lab) == []
 
 

@@ -125,7 +125,7 @@ def test_new_vms_are_written_as_vcenter_writes_names(named_server: SimServer) ->
         vms_by_name = {vm.name: vm for vm in connection.inventory().vms.values()}
         assert vms_by_name["50%\\2"].path == cloning.new.path == "/dc/1/vm/b/team/a/50%\\2"
         connection.require_made(vms_by_name["lock 5%"].ref, "lock 5%", "the lock")
-        with pytest.raises(Refused, match="not the VM that was made"):
+        with pytest.raises(Refused, match="not the VM that gpuops created"):
             connection.require_made(vms_by_name["lock 5%"].ref, "lock 5%25", "the lock")
     assert {vm.display_name for vm in named_server.world.by_type("VirtualMachine")} > {"50%25%5c2", "lock 5%25"}
 

@@ -167,7 +167,7 @@ def test_no_other_vm_is_removed(lab: Lab) -> None:
         second.touch("config")
     assert lab.tend() == [("job-02", True)], "its notes are somebody else's"
     port: Any = lab.site.vcenter
-    with pytest.raises(Refused, match="job-01 is not off"):
+    with pytest.raises(Refused, match="job-01 is not powered off"):
         port.submit(RemoveVm(first.moid, "job-01", marker_for("job-01", job).notes), port.inventory(), "op")
     assert {"job-01", "job-02", "ml-07"} <= set(lab.names())
 
