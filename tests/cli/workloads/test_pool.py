@@ -128,7 +128,7 @@ def test_where_there_is_no_room_a_request_is_refused_with_the_next_end(lab_pool:
     lab_pool.told("lend", "--client", "ml-07", "--gpu-memory", "40GiB", "--for", "1h", "--gpus", "2")
     request = ("lend", "--client", "ml-08", "--gpu-memory", "20GiB", "--for", "1h")
     refused = lab_pool.told(*request, code=3)["rejections"][-1]
-    assert refused["reason"] == "GPUs of pool lab with 20480 MiB idle: needs 1, 0 there"
+    assert refused["reason"] == "GPUs of pool lab with 20480 MiB of idle memory: needs 1, 0 there"
     assert refused["next"].startswith("a share of at most 7168MiB is idle now; the next lease ends at ")
     lab_pool.told("return", "--client", "ml-07")
     lab_pool.told(*request)

@@ -156,7 +156,7 @@ def test_a_share_whose_revoke_fails_is_lent_to_nobody_until_it_is_revoked(typed:
         assert "revoke fails" in failed
     lend_other = ("lend", "--client", "ds-02", "--gpu-memory", "40GiB", "--gpus", "2", "--for", "1h")
     [refused] = typed.run(*lend_other, exit_code=3)["rejections"]
-    assert refused["reason"] == "GPUs of pool lab with 40960 MiB idle: needs 2, 1 there"
+    assert refused["reason"] == "GPUs of pool lab with 40960 MiB of idle memory: needs 2, 1 there"
     typed.world.fail("revoke", "gpu-01", fails=False)
     typed.run(*DUE)
     typed.run(*lend_other)
