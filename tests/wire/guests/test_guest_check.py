@@ -265,10 +265,10 @@ def test_a_host_that_is_named_must_show_the_certificate_that_vcenter_tells_of_it
     ("begins", "says"),
     [
         ("https://esx-01.stacks", "the certificate of its ESXi host cannot be read, so nothing is fetched from it"),
-        ("http://*", "vCenter returned no usable URL for the file of the guest: its URL is not https)"),
-        ("file://*", "vCenter returned no usable URL for the file of the guest: its URL is not https)"),
-        ("https:///", "vCenter returned no usable URL for the file of the guest: its URL names no host)"),
-        ("https://*/no", "answers 404"),
+        ("http://*", "vCenter returned no usable URL for the file of the guest: it is not https"),
+        ("file://*", "vCenter returned no usable URL for the file of the guest: it is not https"),
+        ("https:///", "vCenter returned no usable URL for the file of the guest: it names no host"),
+        ("https://*/no", "HTTP status 404"),
         ("https://*/ \r\nX: y", "vCenter returned no usable URL for the file"),
     ],
 )
