@@ -288,8 +288,8 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
         (["reclaim"], 2, "set either --server VM or --due"),
         (["reclaim", "--due", "--dead"], 2, "--dead cannot be used with --due"),
         (["reclaim", "--due", "--grace", "5m"], 2, "--grace cannot be used with --due"),
-        (["reclaim", "--server", "ml-03", "--dead", "--grace", "5m"], 2, "--grace and --dead: at most one"),
-        (["reclaim", "--server", "ml-03", "--again", "--grace", "0"], 2, "--grace and --again: at most one"),
+        (["reclaim", "--server", "ml-03", "--dead", "--grace", "5m"], 2, "--grace and --dead exclude each other"),
+        (["reclaim", "--server", "ml-03", "--again", "--grace", "0"], 2, "--grace and --again exclude each other"),
         (["reclaim", "--server", "ml-03", "--grace", "now"], 2, "--grace: 'now' is not a duration"),
         (["reclaim", "--server", "ml-09", "--yes"], 3, "is not a server of pool lab"),
         (["show", "x"], 2, "there is no pool 'x'"),
@@ -374,7 +374,7 @@ def test_the_network_of_a_pool_stays_while_leases_are_set_up_in_it(lab_pool: Typ
 @pytest.mark.long
 def test_a_vm_is_a_server_of_one_pool_only(lab_pool: TypedPool) -> None:
     other_file = lab_pool.changed("name: lab", "name: other")
-    rule = "ml-03: is already a server of pool lab (next: remove it from the file of pool lab, then gpuops pool create)"
+    rule = "ml-03: is already a server of pool lab (next: remove it from the file of pool lab, and run gpuops pool create"
     for options in ((), ("--dry-run",)):
         assert rule in lab_pool.said("create", "--file", other_file, *options, code=3)
     assert [pool["name"] for pool in lab_pool.told("show")["pools"]] == ["lab"]

@@ -221,7 +221,7 @@ def test_more_memory_than_is_lent_is_named_with_the_command_that_ends_the_lease(
     (typed.share() / "used").write_text("9000\n")
     [warning] = typed.run(*DUE)["warnings"]
     uses = f"lease {lease} uses 9000 MiB of GPU 0 of gpu-01, but only 8192 MiB are lent to it"
-    assert warning == f"{uses}: gpuops pool return lab --client ds-01 ends it"
+    assert warning == f"{uses}: gpuops pool return lab --client ds-01 ends the lease"
     typed.run(*RETURN)
     assert typed.in_guests() == []
 
@@ -324,7 +324,7 @@ def test_a_dead_server_that_cannot_be_reached_frees_its_shares_once_it_is_off_an
     for _ in range(2):
         [failed] = typed.run(*DUE, exit_code=4)["failed"]
         assert "revoke fails" in failed
-        assert "if its guest cannot be reached, power gpu-01 off: its leases then end" in failed
+        assert "if its guest stays unreachable, power gpu-01 off: its leases then end" in failed
     guest.wait(guest.vm.PowerOffVM_Task())
     typed.run(*DUE)
     assert typed.leases() == []
