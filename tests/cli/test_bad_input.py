@@ -330,7 +330,7 @@ class TestConnection:
         one_line(gpuops("inventory", "--ca-file", str(path), env=environ), 5, f"CA file {path} {reason}", "--ca-file")
         assert lab.effects == []
 
-    @pytest.mark.parametrize(("content", "move"), [(None, "name a file"), ("", "contain the password and nothing else")])
+    @pytest.mark.parametrize(("content", "move"), [(None, "name a file"), ("", "the password and nothing else")])
     def test_password_file_without_a_password(
         self, gpuops: Gpuops, environ: dict[str, str], tmp_path: Path, content: str | None, move: str
     ) -> None:

@@ -374,7 +374,7 @@ def test_the_network_of_a_pool_stays_while_leases_are_set_up_in_it(lab_pool: Typ
 @pytest.mark.long
 def test_a_vm_is_a_server_of_one_pool_only(lab_pool: TypedPool) -> None:
     other_file = lab_pool.changed("name: lab", "name: other")
-    rule = "ml-03: is already a server of pool lab (next: remove it from the file of pool lab, and run gpuops pool create"
+    rule = "ml-03: is already a server of pool lab (next: remove it from the file of pool lab, and run gpuops"
     for options in ((), ("--dry-run",)):
         assert rule in lab_pool.said("create", "--file", other_file, *options, code=3)
     assert [pool["name"] for pool in lab_pool.told("show")["pools"]] == ["lab"]
