@@ -222,7 +222,7 @@ def one_at_a_time(night: Played) -> Iterator[str]:
         unfound = (
             lock_vm is not None
             and isinstance(process.error, Refused)
-            and f"are called {lock_vm} " in process.error.message
+            and f"is called {lock_vm} " in process.error.message
         )
         could_not_read = process.lock is Admission.NOT_ASKED and (isinstance(process.error, NotConnected) or unfound)
         if process.sent or not (refused or could_not_read):
