@@ -237,7 +237,7 @@ class HostRounds:
         if reason is not None and (rebooted or step.host in self.half_set):
             return Outcome(step, Verdict.FAILED, f"{reason}; it stays in maintenance mode")
         self._run_tasks([LeaveMaintenance(step.host)], "leaves maintenance mode")
-        failure = self.wrong.get(step.host)  # set by `_tasks` if the host did not leave maintenance mode
+        failure = self.wrong.get(step.host)  # set by `_run_tasks` if the host did not leave maintenance mode
         if failure is not None and reason is None:
             return Outcome(step, Verdict.FAILED, failure)
         missing, notes = self._bring_back(step.host)

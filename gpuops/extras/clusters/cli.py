@@ -145,7 +145,9 @@ def _transports(text: str) -> tuple[Transport, ...]:
     words = [word.strip() for word in text.split(",")]
     wrong = next((word for word in words if word not in list(Transport)), None)
     if wrong is not None:
-        raise UsageError(f"--transports {text}: unknown transport {wrong!r}", hint="write tcp,rdma, or one of them")
+        raise UsageError(
+            f"--transports {text}: unknown transport {wrong!r}", hint="write tcp, rdma, or both as tcp,rdma"
+        )
     return tuple(dict.fromkeys(map(Transport, words)))
 
 

@@ -176,7 +176,7 @@ class ObeyedConfiguration:
         if self.database(configured) != self.url:
             raise TargetError(f"{self.file} names another database of runners: restart the runners to use it")
         rotations = _some_rotations(configured, self.only, now, current)
-        played = self.leaving.with_left_targets(rotations, current, configured, self.text, self.file)
+        played = self.leaving.with_removed_targets(rotations, current, configured, self.text, self.file)
         refuse_one_login(played, os.environ)
         write_private(self.copy, text)
         self.leaving.store_obeyed(text, self.only, rotations)

@@ -66,10 +66,11 @@ class LeavingTargets:
         """Return the path of the stored configuration of this target."""
         return self.folder / f"{quote(site, safe='')}{_SUFFIX}"
 
-    def with_left_targets(
+    def with_removed_targets(
         self, rotations: Rotations, played_before: Rotations, configured: Configuration, old_text: str, file: Path
     ) -> Played:
-        """Return the rotations of the current file, and those of removed targets for returns only.
+        """Return the rotations of the file, and those of targets that were removed from it: of these only returns are
+        played, until all their desktops are back. Stores each such target, so that any runner can go on.
 
         `played_before`: the rotations until now. `old_text`: the text of the file until now. Raises UsageError, and
         StateDamaged if a removed target cannot be stored.
@@ -84,7 +85,7 @@ class LeavingTargets:
         old_configuration = parsed_configuration(old_text, file)
         for site, policies in self.still(played_before).items():
             if self._store_if_removed(site, self._configuration(site) or old_configuration, configured, old_text):
-                played[site] = self._alone(policies)
+                played[site] = self._only_returns(policies)
         return played
 
     def names(self, only: str | None) -> list[str]:
@@ -122,7 +123,7 @@ class LeavingTargets:
                 continue
             if self._store_if_removed(site, stored, configured, ""):
                 self.say(f"{site} is no longer a target: returns continue until all desktops are back ({copy})")
-                played[site] = self._alone(policies)
+                played[site] = self._only_returns(policies)
         return played
 
     def share(self, played: Rotations, configured: Configuration, text: str, only: str | None) -> None:
@@ -226,7 +227,7 @@ class LeavingTargets:
             return None
         return SitePolicy(parse_policy(read_text(copy, error=TargetError), str(file), accepted_before=True), file)
 
-    def _alone(self, policies: Mapping[str, SitePolicy]) -> dict[str, SitePolicy]:
+    def _only_returns(self, policies: Mapping[str, SitePolicy]) -> dict[str, SitePolicy]:
         """Return the policies of a removed target, only for returns, with stored copies of their files."""
         alone = {}
         for name, site_policy in policies.items():
