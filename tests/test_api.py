@@ -19,7 +19,8 @@ from gpuops.execute.state.lock import locked
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict, Wave, refuse
+from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave, refuse
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.step_checks import is_satisfied
 from gpuops.plan.core.steps import PowerOffVm
 from tests.execute.small_vcenter import SmallVcenter, World, small_world

@@ -12,9 +12,8 @@ from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, HostShellOptions, PolicyFile
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import NoPermission, UsageError, report_exit_code
-from gpuops.model.guests.guest import GuestWay
+from gpuops.model.guests.guest import GuestWay, MustHave
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.guest.rows import GuestNeeds, MustHave
 
 if TYPE_CHECKING:
     from gpuops.api import Site
@@ -225,6 +224,7 @@ def guest_check(
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.plan.guest.guest_check import GuestQuestion, parse_frameworks, ssh_door
+    from gpuops.plan.guest.rows import GuestNeeds
     from gpuops.report.monitoring.doctor_view import guest_check_document, guest_check_text
 
     needs = GuestNeeds(parse_frameworks(framework or ()), frozenset(expect or ()))

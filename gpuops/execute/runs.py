@@ -18,8 +18,6 @@ from gpuops.execute.lease.lease import RunLease, lease_during_run
 from gpuops.execute.site import Site
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.state.lock import rotating
-from gpuops.execute.steps.settle import settle_open
-from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.ml_queue import GuestCommand
 from gpuops.model.nights.night_record import LockHolder, Original
 from gpuops.model.nights.rotation_policy import LATE, Limits, Policy
@@ -28,7 +26,7 @@ from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.abandonment import Missed, is_back, missed
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.rotation.power_moments import was_restarted_since_night
 from gpuops.plan.rotation.taken_vms import possible_copies, vms_of
 from gpuops.plan.rotation.witness import Witness, find_original_vm, judge_vcenter, key_of
@@ -351,6 +349,9 @@ def end_cut_off_moves(site: Site, journal: Journal) -> None:
     run = open_change(journal)
     if run is None or not _moves_of_running_vms(run):
         return
+    from gpuops.execute.steps.settle import settle_open  # with the planners: not for a look at the rotation
+    from gpuops.execute.steps.vm_executor import VmExecutor
+
     executor = VmExecutor(site.vcenter, journal, run, site.vcenter.inventory(), passed_s=site.passed_s)
     settle_open(executor, timeout_s=Limits().step_timeout_s)
     journal.end(run, cut_off=True)

@@ -9,7 +9,8 @@ from enum import Enum
 from typing import Annotated, Any, ClassVar, Self
 
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Outcome, Rejection, Report, Verdict
+from gpuops.plan.core.plan import Outcome, Report, Verdict
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import Step
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach

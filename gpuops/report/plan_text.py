@@ -8,7 +8,8 @@ from typing import Final
 
 from gpuops.model.time_text import format_duration
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
+from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import AnyStep, ReconfigureVm, Step
 from gpuops.plan.devices.settings import KEY as BASELINE_KEY
 from gpuops.report.layout import Shown, Text, cut_off, padded

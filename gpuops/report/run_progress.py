@@ -21,7 +21,8 @@ from typing import Any, Final
 
 from gpuops.model.time_text import format_clock, format_minute, format_stopwatch
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Outcome, Rejection, Report, Verdict
+from gpuops.plan.core.plan import Outcome, Report, Verdict
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import (
     AnyStep,
     CloneVm,

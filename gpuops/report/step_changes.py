@@ -7,17 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Self, assert_never
+from typing import Final, assert_never
 
-from gpuops.model.devices.gpu import GpuHealth, RecoveryAction
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import (
-    DirectPathDevice,
-    DynamicDevice,
-    GpuDevice,
-    OtherPassthrough,
     PowerState,
-    VgpuDevice,
     Vm,
     VmDrs,
 )
@@ -47,53 +41,8 @@ from gpuops.plan.core.steps import (
     VmChange,
 )
 from gpuops.plan.placement.project import project
-from gpuops.report.document import DocumentRecord
+from gpuops.report.device_text import describe_device, describe_dynamic
 from gpuops.report.text import size
-
-
-def describe_device(device: GpuDevice) -> str:
-    """Return a GPU device of a VM in a few words: `vGPU grid_a100-3-20c`."""
-    match device:
-        case VgpuDevice(profile=profile):
-            return f"vGPU {profile}"
-        case DirectPathDevice(address=address):
-            return f"DirectPath {address}"
-        case DynamicDevice(allowed=allowed, label=label):
-            return describe_dynamic(allowed, label)
-        case OtherPassthrough(label=label, unreadable=True):
-            return f"unknown device {label}"
-        case OtherPassthrough(label=label):
-            return f"other device {label}"
-        case _:
-            assert_never(device)
-
-
-def describe_dynamic(allowed: tuple[tuple[int, int], ...], label: str | None) -> str:
-    ids = ", ".join(f"{vendor:04x}:{device:04x}" for vendor, device in allowed)
-    return f"Dynamic DirectPath {ids}" + (f" label {label}" if label else "")
-
-
-class GpuHealthRecord(DocumentRecord, frozen=True):
-    """What the nvidia-smi of its host reports about the health of a GPU."""
-
-    takes_vgpus: Annotated[bool, "false = it is lost or requires a reset, and no new vGPU is counted on it"]
-    problems: Annotated[list[str], "each problem in a few words, the worst first"]
-    lost: bool
-    requires_reset: bool
-    inforom_corrupted: bool
-    error: Annotated[str, "another error that nvidia-smi printed, or empty"]
-    recovery_action: Annotated[RecoveryAction | None, "null = the driver does not report it"]
-    row_remap_pending: Annotated[bool | None, "null = not reported"]
-
-    @classmethod
-    def made_of(cls, health: GpuHealth) -> Self:
-        return cls.from_attributes(
-            health,
-            takes_vgpus=not health.vgpu_obstacle,
-            lost=health.is_lost,
-            inforom_corrupted=health.has_corrupt_inforom,
-            row_remap_pending=health.is_row_remap_pending,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuops.api import Site, capacity, catalog_of, guest_check, place, readiness
 from gpuops.errors import PartlyDone, Refused, UsageError
-from gpuops.model.guests.guest import GuestWay
+from gpuops.model.guests.guest import GuestWay, MustHave
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
@@ -16,7 +16,7 @@ from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.guest.guest_check import GuestQuestion, parse_frameworks, ssh_door
-from gpuops.plan.guest.rows import GuestNeeds, MustHave
+from gpuops.plan.guest.rows import GuestNeeds
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.plan.queue.place import Place
 from gpuops.report.advice.capacity_view import capacity_document

@@ -106,9 +106,9 @@ def test_a_look_at_the_rotation_loads_no_planner() -> None:
     """Status and inventory, which people type most, import what they show and not what nights are planned with."""
     code = (
         "import sys\nfrom gpuops import api\nfrom gpuops.console import opening\n"
-        "from gpuops.cli.monitoring import inventory\nfrom gpuops.cli.nights import rotate\n"
-        "from gpuops.execute.rotation import status\nfrom gpuops.report.nights import rotation_status\n"
-        "from gpuops.report.monitoring import fleet, inventory\n"
+        "from gpuops.cli.monitoring import inventory\nfrom gpuops.cli import rotate\n"
+        "from gpuops.execute.rotation import status\nfrom gpuops.report.nights import rotation_status_view\n"
+        "from gpuops.report.monitoring import fleet_view, inventory_view\n"
         "from gpuops.vsphere import connection\nfrom gpuops.hostshell import guest_ssh\nprint(*sys.modules)"
     )
     process = subprocess.run(

@@ -217,7 +217,7 @@ class Watched:
 
 def in_words(difference: SiteDifference) -> str:
     pending = " (pending)" if difference.pending else ""
-    return f"{subject(difference)} {difference.key}{pending}"
+    return f"{subject(difference)} {difference.title}{pending}"
 
 
 def news_of(look: DriftLook) -> list[str]:

@@ -24,7 +24,8 @@ from gpuops.extras.notify.outbox import FILE_NAME, Outbox
 from gpuops.extras.notify.run_watch import RunWatch, connect_watched, flush, run_watched, send_failure, send_test
 from gpuops.extras.notify.view import notice_text
 from gpuops.model.notice import Notice, NoticeKind
-from gpuops.plan.core.plan import Plan, Rejection, Report
+from gpuops.plan.core.plan import Plan, Report
+from gpuops.plan.core.rejection import Rejection
 from tests.execute.small_vcenter import small_world
 from tests.notify.conftest import MailServer, Webhook
 

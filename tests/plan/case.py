@@ -19,7 +19,8 @@ from gpuops.model.stored_json import decode_stored
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.passthru_devices import signature
-from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,

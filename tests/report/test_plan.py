@@ -9,7 +9,8 @@ import pytest
 
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Choice, Outcome, Plan, Rejection, Report, Verdict, Wave
+from gpuops.plan.core.plan import Choice, Outcome, Plan, Report, Verdict, Wave
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import (
     NewDirectPath,
     NewDynamic,

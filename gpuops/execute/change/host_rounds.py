@@ -26,7 +26,8 @@ from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import command
-from gpuops.plan.core.plan import Outcome, Plan, Rejection, Verdict
+from gpuops.plan.core.plan import Outcome, Plan, Verdict
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import (
     ConfigureMig,
     EndTurn,

@@ -39,8 +39,9 @@ from gpuops.execute.steps.host_executor import SettingExecutor
 from gpuops.execute.steps.vm_runs import end_killed_calls
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict, refuse
+from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, refuse
 from gpuops.plan.core.privileges import needed_on_host, privilege_rejection, too_old
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import stun_hosts
 from gpuops.plan.hosts.change.rolling_plan import (

@@ -37,7 +37,8 @@ from gpuops.model.nights.night_record import LockHolder
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import command
-from gpuops.plan.core.plan import Report, some_names
+from gpuops.plan.core.plan import Report
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.rotation.lease_rules import (
     Lease,
     Numbered,

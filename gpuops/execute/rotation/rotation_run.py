@@ -38,8 +38,9 @@ from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.night_record import LockHolder, Original, Role
 from gpuops.model.nights.rotation_policy import GivesWayBy, Limits, Policy, strictest
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict, refuse
+from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, refuse
 from gpuops.plan.core.privileges import way_back
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step, SuspendVm, VmChange
 from gpuops.plan.rotation.lease_rules import KEY
 from gpuops.plan.rotation.ml_queue.team_shares import free_gpus

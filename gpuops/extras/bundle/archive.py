@@ -20,7 +20,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.bundle.bundle_scenario import api_words, contact_document, utc, versions, world
 from gpuops.extras.bundle.harmless import NameKind, Pseudonyms, strays
 from gpuops.files.bundle_file import MANIFEST, SCENARIO
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, as_values, printed
 from gpuops.report.first_contact_view import FirstContactRecord, JudgedContact
 from gpuops.report.layout import Shown, Text, TextTable

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gpuops.errors import report_exit_code
 from gpuops.extras.clusters.cluster_members import MarkedVm
 from gpuops.extras.clusters.cluster_plan import ClusterPlan
-from gpuops.plan.core.plan import Rejection, summarize_similar
+from gpuops.plan.core.rejection import Rejection, summarize_similar
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.cluster import MARKER_KEY, ClusterMarker, parse_cluster_marker
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 
 
 @dataclass(frozen=True, slots=True)

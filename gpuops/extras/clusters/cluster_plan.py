@@ -35,8 +35,9 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, pins_of
 from gpuops.model.workloads.cluster import MARKER_KEY, Arrangement, ClusterMarker, ClusterWish, LatencyLevel, RdmaKind
-from gpuops.plan.core.plan import Plan, Rejection, Wave, summarize_similar
+from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.privileges import too_old
+from gpuops.plan.core.rejection import Rejection, summarize_similar
 from gpuops.plan.core.steps import NEW_VM, CloneVm, NewCard, PowerOnVm, ReconfigureVm, SetVmDrs, Step
 from gpuops.plan.hosts.pvrdma import Prerequisite
 from gpuops.plan.placement.host_filters import unreachable

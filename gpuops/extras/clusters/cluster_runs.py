@@ -44,12 +44,13 @@ from gpuops.model.guests.guest import CommandEnd, RunningCommand
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import Member, RdmaKind, TrainingCluster
-from gpuops.plan.core.plan import Outcome, Verdict, summarize_similar
+from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.rejection import summarize_similar
 from gpuops.plan.core.steps import RunClusterProgram
 
 if TYPE_CHECKING:
     from gpuops.extras.clusters.launch import LaunchPlan
-    from gpuops.plan.core.plan import Rejection
+    from gpuops.plan.core.rejection import Rejection
 
 _MOST_PRINTED: Final = 1 << 20
 """The most bytes of a measurement's output that are kept."""
@@ -248,8 +249,8 @@ def _guest_access_rejections(cluster: TrainingCluster, site: Site) -> tuple[Reje
 
     Does not try a login in a guest.
     """
-    from gpuops.plan.core.plan import Rejection
     from gpuops.plan.core.privileges import privilege_rejection
+    from gpuops.plan.core.rejection import Rejection
     from gpuops.plan.core.steps import RunInGuest
 
     needed = {member.vm: PRIVILEGES for member in cluster.members}

@@ -36,8 +36,9 @@ from gpuops.model.nights.rotation_policy import Limits
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
-from gpuops.plan.core.plan import Plan, Rejection, Verdict, Wave
+from gpuops.plan.core.plan import Plan, Verdict, Wave
 from gpuops.plan.core.privileges import privilege_rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.report.document import NamedRecord
 

@@ -33,7 +33,7 @@ from typing import Final, assert_never
 from gpuops.extras.clusters.run_request import Launcher, Rendezvous, RunWish, Transport
 from gpuops.model.workloads.cluster import Member, TrainingCluster
 from gpuops.plan.core.guest_address import unicast_address
-from gpuops.plan.core.plan import Rejection, summarize_similar
+from gpuops.plan.core.rejection import Rejection, summarize_similar
 
 TORCH_PORT: Final = 29500
 """The port of the node with rank 0 (torchrun, `--master-port`)."""

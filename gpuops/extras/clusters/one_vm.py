@@ -32,7 +32,8 @@ from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, Firmware, PowerState, Vm, VmDrs, pin_key, pins_of
 from gpuops.model.workloads.cluster import ClusterWish, RdmaKind
-from gpuops.plan.core.plan import Plan, Rejection, Wave
+from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs, Step, VmChange
 from gpuops.plan.hosts.pvrdma import Prerequisite, pvrdma_rows
 from gpuops.plan.placement.host_filters import AFFINITY_KEY

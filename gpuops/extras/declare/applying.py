@@ -22,7 +22,8 @@ from gpuops.extras.declare.site_plan import SiteHosts, SiteVms, last_step_of_eac
 from gpuops.extras.declare.wishes import Comparison, HostWish, SiteDifference, compare, selected_hosts, selected_vms
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
+from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.rolling_plan import Roll, plan_roll
 from gpuops.plan.hosts.graphics.device_mode_changes import host_after

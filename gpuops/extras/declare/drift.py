@@ -26,7 +26,7 @@ from gpuops.extras.declare.wishes import SiteDifference
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory, SettingChange
 from gpuops.model.window import Window
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.hosts.change.emptying import running_vms_on
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport, change_window_refusals
 from gpuops.vsphere.connection import Connection

@@ -19,7 +19,7 @@ from gpuops.model.fleet_change import ChosenGpus
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.host_settings import SharedType, SizeMode
 from gpuops.model.vcenter.vm import VmDrs
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.hosts.scheduler.scheduler_change import SetScheduler
 from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy

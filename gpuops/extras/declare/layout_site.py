@@ -24,7 +24,7 @@ from gpuops.model.vcenter.host_settings import SharedType, SizeMode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.capacity.gpu_models import board_of
 from gpuops.plan.core.command_line import Names, Option
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.scope import Scope
 
 _LAYOUT_HINT = "choose other hosts by --host, or another layout; gpuops help profiles explains layouts"

@@ -26,7 +26,8 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
+from gpuops.plan.core.plan import Plan, Wave, refuse
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import HostStep, SetAttribute, SetVmDrs, Step
 from gpuops.plan.hosts.graphics.device_mode_changes import host_after
 from gpuops.plan.hosts.graphics.mig_mode import SetMig

@@ -18,7 +18,7 @@ from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm, VmDrs, is_gpu
 from gpuops.plan.core.passthru_devices import gpu_names, option_of
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.goal import pci_type, profile_meant
 from gpuops.plan.hosts.graphics.device_mode_changes import pending_sizes

@@ -27,7 +27,7 @@ from gpuops.extras.observe.blocks import FINE_S
 from gpuops.extras.observe.store_reads import MeasurementReads
 from gpuops.model.measurements.measurement import GPU_USE, SMI_POWER_LIMIT
 from gpuops.model.notice import Notice, NoticeKind
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.hosts.scheduler.module_options import Unread
 from gpuops.plan.hosts.scheduler.scheduler_state import scheduler_of
 from gpuops.report.text import count

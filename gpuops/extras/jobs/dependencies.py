@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
 from gpuops.extras.jobs.job import ContainerJob, JobState, SubmittedJob
-from gpuops.plan.core.plan import Rejection, some_names
+from gpuops.plan.core.rejection import Rejection, some_names
 
 _NEVER_FINISHES: Final = frozenset({JobState.FAILED, JobState.CANCELLED})
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gpuops.extras.jobs.template_vms import JobVmRoom
     from gpuops.model.nights.rotation_policy import Policy
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.plan.core.plan import Rejection
+    from gpuops.plan.core.rejection import Rejection
 
 
 def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:

@@ -41,7 +41,7 @@ from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night
 from gpuops.model.workloads.job_rules import JobRules, Submitter
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 
 
 def with_owners(jobs: Sequence[ContainerJob], rules: JobRules, who: Submitter) -> tuple[ContainerJob, ...]:

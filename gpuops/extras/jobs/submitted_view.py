@@ -15,7 +15,7 @@ from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, 
 from gpuops.extras.jobs.job_turns import JobDeed, JobListing, JobsRun, JobSubmission, JobTurn, JobVmDeed
 from gpuops.model.time_text import format_minute, format_minutes
 from gpuops.model.vcenter.target import Secret
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.report.document import DocumentRecord, Moment, VcenterDocument, printed
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord

@@ -33,7 +33,8 @@ from gpuops.model.time_text import format_iso_utc
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.job_rules import JobRules, JobTemplate, Submitter
-from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import CloneVm, PowerOnVm, SuspendVm
 from gpuops.plan.devices.goal import profile_meant
 from gpuops.plan.placement.project import project

@@ -23,7 +23,7 @@ from gpuops.model.file_keys import Key, Reads, Text, reads_by
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.workloads.workload import Memory
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 
 REPORTED_DEAD: Final = "was reported dead"
 PROGRAM_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")

@@ -24,7 +24,7 @@ from gpuops.extras.lending.lease_book import (
 )
 from gpuops.model.time_text import format_hours, format_minute
 from gpuops.plan.core.command_line import command
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 
 Decision = tuple[LeaseBook, tuple[Rejection, ...]]
 """The book after a command, and every reason to refuse the command."""

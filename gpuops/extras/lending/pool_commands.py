@@ -24,7 +24,7 @@ from gpuops.extras.lending.pool_file import load_program
 from gpuops.extras.lending.pool_guests import PoolGuests, mark_servers
 from gpuops.extras.lending.pool_members import Reclaim
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.rotation.nights.night_refusals import ahead_by, clock_trouble
 
 MOST_AGE: Final = timedelta(minutes=10)

@@ -31,7 +31,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm, is_gpu
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 
 
 def servers_of(

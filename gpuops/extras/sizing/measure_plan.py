@@ -38,7 +38,7 @@ from gpuops.model.measurements.sharing_measurement import (
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.devices.goal import profile_meant
 from gpuops.plan.placement.gpu_filters import holders, judge_device
 from gpuops.plan.placement.host_filters import unreachable

@@ -19,7 +19,7 @@ from gpuops.execute.site import agreed
 from gpuops.execute.site.agreement import Agreement, ask_until_agreed
 from gpuops.model.devices.scheduler import Frequency, VgpuScheduler
 from gpuops.model.measurements.sharing_measurement import SchedulerBefore
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.hosts.change.rolling_plan import Roll
 
 if TYPE_CHECKING:

@@ -459,8 +459,8 @@ def _require_unchanged(stored: SharingMeasurement | None, site: Site) -> None:
 def _plan_on_new_snapshot(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
     """Return the plan on a new snapshot, with all reasons to refuse it."""
     from gpuops.execute.site import catalog_of
-    from gpuops.plan.core.plan import Rejection
     from gpuops.plan.core.privileges import privilege_rejection, too_old
+    from gpuops.plan.core.rejection import Rejection
     from gpuops.plan.core.steps import RunInGuest
 
     inventory = site.vcenter.inventory()

@@ -32,7 +32,7 @@ from gpuops.model.measurements.measurement_settings import Retention
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,7 +12,7 @@ from gpuops.extras.sizing.busy_shares import BusyHistory
 from gpuops.extras.sizing.size_request import SizingAnswer, SizingSource
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.time_text import format_zoned_minute
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, optional_figure

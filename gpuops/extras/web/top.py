@@ -23,9 +23,9 @@ from gpuops.plan.core.scope import cluster_name
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus
 from gpuops.plan.rotation.night_status import RotationStatus
 from gpuops.plan.rotation.taken_vms import Whereabouts
+from gpuops.report.device_text import describe_device
 from gpuops.report.layout import Text
 from gpuops.report.monitoring.fleet_view import POWER_WORDS, Fleet, holders, mode, reboot_pending
-from gpuops.report.step_changes import describe_device
 from gpuops.report.text import count, count_hosts
 
 

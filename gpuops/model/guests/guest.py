@@ -241,3 +241,10 @@ class CheckpointEnd:
 
     def __bool__(self) -> bool:
         return self.saved
+
+
+class MustHave(StrEnum):
+    """A part that a guest can be required to have. If it is not required, it is checked only if it exists."""
+
+    TOOLKIT = "toolkit"
+    RDMA = "rdma"

@@ -24,7 +24,7 @@ from gpuops.model.devices.vgpu import parse
 from gpuops.model.vcenter.host import Host, NumaNode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, Vm
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import NewVgpu
 from gpuops.plan.devices.rules import Case, several_vgpus
 from gpuops.plan.placement.gpu_filters import holders

@@ -13,7 +13,8 @@ from typing import Final, assert_never
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE, ObjectKind
-from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import (
     COLD_MOVE,
     ConfigureGraphics,

@@ -10,7 +10,7 @@ from gpuops.errors import HostNotFound, UsageError
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import ClusterName, HostPattern
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 
 
 @dataclass(frozen=True, slots=True)

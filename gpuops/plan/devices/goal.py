@@ -36,7 +36,7 @@ from gpuops.model.vcenter.vm import (
     pins_of,
 )
 from gpuops.plan.core.passthru_devices import pci_types, signature, signatures, with_passthru_numbers
-from gpuops.plan.core.plan import READ_VM, Rejection
+from gpuops.plan.core.rejection import READ_VM, Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.placement.keep_free import kept_profiles, require_unique_profiles
 from gpuops.plan.placement.vm_demand import KeptProfile

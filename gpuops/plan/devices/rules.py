@@ -36,7 +36,7 @@ from gpuops.model.vcenter.vm import (
 )
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.passthru_devices import signature, types_of
-from gpuops.plan.core.plan import READ_VM, Rejection
+from gpuops.plan.core.rejection import READ_VM, Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.core.versions import Release, release
 

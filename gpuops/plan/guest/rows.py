@@ -21,6 +21,7 @@ from gpuops.model.guests.guest import (
     GuestMode,
     GuestReply,
     GuestSystem,
+    MustHave,
     SmiReport,
     VgpuPairs,
     version_of,
@@ -39,13 +40,6 @@ class GuestState(StrEnum):
     PASS = "pass"  # noqa: S105 - a verdict
     FAIL = "fail"
     UNKNOWN = "unknown"
-
-
-class MustHave(StrEnum):
-    """A part that a guest can be required to have. If it is not required, it is checked only if it exists."""
-
-    TOOLKIT = "toolkit"
-    RDMA = "rdma"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from gpuops.model.nights.night_record import parse_marker
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.plan import Plan, Rejection, Wave
+from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureModes, HostStep
 

@@ -11,7 +11,7 @@ from gpuops.model.vcenter.host import Cluster, DrsRule, Host, RuleKind
 from gpuops.model.vcenter.host_settings import Displacement
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, OtherPassthrough, PowerState, VgpuDevice, Vm, is_gpu
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm
 from gpuops.plan.hosts.change.emptying import Away, Leaving, Staying, empty_hosts, running_vms_on

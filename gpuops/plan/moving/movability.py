@@ -21,7 +21,7 @@ from gpuops.model.nights.selector import Mark
 from gpuops.model.vcenter.host import Cluster, DrsRule, Host, RuleKind
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, passthru_number, pins_of
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import ReconfigureVm, RelocateVm, VmChange
 from gpuops.plan.moving.vmotion_stun import too_long
 from gpuops.plan.placement.host_filters import (

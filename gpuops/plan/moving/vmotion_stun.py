@@ -25,7 +25,7 @@ from typing import Final
 
 from gpuops.model.vcenter.host import Cluster, Host
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 
 EVACUATION: Final = "VgpuMMAutomationTimeoutSecs"
 AUTOMATION: Final = "PassthroughDrsAutomation"

@@ -16,7 +16,8 @@ from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, is_gpu, pins_of
-from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.core.plan import Choice
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.placement.gpu_filters import judge_device, judge_slot
 from gpuops.plan.placement.host_filters import free_memory_mib, node_shortages, surely_free_memory_mib
 from gpuops.plan.placement.project import take

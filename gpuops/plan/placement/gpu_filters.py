@@ -20,7 +20,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Awaited, DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.plan.core.command_line import command, hosts_called
-from gpuops.plan.core.plan import READ_HOST, Rejection
+from gpuops.plan.core.rejection import READ_HOST, Rejection
 from gpuops.plan.placement.vm_demand import WantsDirectPath, WantsDynamic, WantsVgpu
 
 _HELD: Final = "; held by "

@@ -25,7 +25,7 @@ from gpuops.advise.capacity import Slots
 from gpuops.model.vcenter.host import AdmissionControl, Cluster, Host, NumaNode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Awaited, PowerState, Vm
-from gpuops.plan.core.plan import READ_HOST, READ_VM, Rejection, Shortage, some_names
+from gpuops.plan.core.rejection import READ_HOST, READ_VM, Rejection, Shortage, some_names
 from gpuops.plan.placement.vm_demand import Wanted, WantsVgpu
 
 AFFINITY_KEY: Final = "numa.nodeAffinity"

@@ -31,7 +31,7 @@ from gpuops.model.vcenter.inventory import DeviceCapacity, Inventory, ProfileCap
 from gpuops.model.vcenter.vm import FIRST_DEVICE_KEY, PowerState, VgpuDevice, Vm, pin_key, pins_of
 from gpuops.plan.core.command_line import Option, command, hosts_called
 from gpuops.plan.core.passthru_devices import with_passthru_numbers
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.scope import cluster_name, gpu_hosts
 from gpuops.plan.placement.gpu_filters import holders
 from gpuops.plan.placement.host_filters import bars, limit_slots

@@ -26,7 +26,8 @@ from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.vcenter.host import Host, NumaNode, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.core.plan import Choice
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.host_filters import cores_of, node_shortages, refusals
 from gpuops.plan.placement.keep_free import KeptRoom, reserved_unknown

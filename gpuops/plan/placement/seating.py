@@ -17,7 +17,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Awaited, Vm, pin_key, pins_of
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.placement.gpu_filters import (
     find_free_device,
     judge_device,

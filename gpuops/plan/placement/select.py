@@ -22,7 +22,8 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress
 from gpuops.model.vcenter.host import Host, NumaNode, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.core.plan import Choice
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.placement.fleet.site_demand import NO_LOSS, Loss
 from gpuops.plan.placement.gpu_filters import judge_slot
 from gpuops.plan.placement.host_filters import memory_doubt, node_of, node_shortages, refusals

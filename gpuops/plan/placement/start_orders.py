@@ -18,7 +18,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import Vm, pins_of
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.placement.gpu_filters import judge_slots
 from gpuops.plan.placement.seating import in_order_of_seating
 from gpuops.plan.placement.vm_demand import WantsVgpu, demands_of

@@ -28,7 +28,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Awaited, PowerState, Vm, pins_of
 from gpuops.model.workloads.workload import moment
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
 from gpuops.plan.placement.host_filters import unreserved_mhz, unreserved_mib
 from gpuops.plan.placement.project import project, take

@@ -12,7 +12,7 @@ from functools import reduce
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.placement.fleet.site_demand import ShapeCounts, add_counts, count_shapes, subtract_counts
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy

@@ -16,7 +16,8 @@ from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.core.plan import Choice
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu, VmChange
 from gpuops.plan.devices.goal import Goal
 from gpuops.plan.devices.rules import Case, findings

@@ -46,7 +46,7 @@ from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, VgpuDevice,
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.command_line import Option, word
 from gpuops.plan.core.passthru_devices import with_passthru_numbers
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.devices.goal import profile_meant, profiles_to_keep
 from gpuops.plan.devices.settings import nodes_of, numa_binding_text
 from gpuops.plan.placement.gpu_filters import matches_type

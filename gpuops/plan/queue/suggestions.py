@@ -18,7 +18,7 @@ from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.core.plan import Rejection, Shortage
+from gpuops.plan.core.rejection import Rejection, Shortage
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.goal import groups_of, profile_meant
 from gpuops.plan.placement.project import project

@@ -26,7 +26,7 @@ from gpuops.model.vcenter.vm import (
 )
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.passthru_devices import with_passthru_numbers
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.scope import Scope, device_hosts, gpu_hosts
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.core.versions import hardware_on

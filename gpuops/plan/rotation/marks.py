@@ -17,7 +17,8 @@ from gpuops.model.nights.rotation_policy import Policy, Pool
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
+from gpuops.plan.core.plan import Choice, Plan, Wave, refuse
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import SetAttribute
 
 ANY_VALUE: Final = "true"

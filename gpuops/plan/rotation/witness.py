@@ -42,7 +42,7 @@ from gpuops.model.time_text import format_second
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 
 OriginalKey = tuple[str, str]
 """Night and managed object id of an original."""

@@ -20,7 +20,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import GpuDevice, PowerState, Vm, passthru_number, pins_of
 from gpuops.plan.core.command_line import Names, Option, VmName, word
 from gpuops.plan.core.passthru_devices import gpu_names, is_no_gpu, option_of, signature
-from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
+from gpuops.plan.core.plan import Plan, Wave, refuse
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, Step
 from gpuops.plan.core.versions import unsupported_option
 from gpuops.plan.devices.goal import (

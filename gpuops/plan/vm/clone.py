@@ -15,7 +15,7 @@ from gpuops.errors import UsageError, VmNotFound
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import NEW_VM, CloneVm
 from gpuops.plan.placement.host_filters import unreachable
 

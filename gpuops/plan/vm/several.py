@@ -14,7 +14,8 @@ from typing import ClassVar
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
+from gpuops.plan.core.plan import Plan, Wave, refuse
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import ReconfigureVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.vm.attach import Attach

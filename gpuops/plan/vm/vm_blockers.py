@@ -13,7 +13,8 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.plan import READ_HOST, READ_VM, Rejection, Wave, some_names
+from gpuops.plan.core.plan import Wave
+from gpuops.plan.core.rejection import READ_HOST, READ_VM, Rejection, some_names
 from gpuops.plan.core.scope import device_hosts, gpu_hosts
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ShutDownGuest
 from gpuops.plan.placement.host_filters import unreachable

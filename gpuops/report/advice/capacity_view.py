@@ -13,7 +13,7 @@ from gpuops.advise.capacity import Slots
 from gpuops.advise.fragmentation import Fragmentation
 from gpuops.plan.capacity.capacity_request import Capacity
 from gpuops.plan.capacity.fleet_room import Beside, Fit, FleetPart, Largest, Level
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.scope import Scope
 from gpuops.report.document import AtMost, DocumentRecord, RangeRecord, SlotsRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable

@@ -13,7 +13,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.core.passthru_devices import signature
-from gpuops.plan.core.plan import Rejection, some_names
+from gpuops.plan.core.rejection import Rejection, some_names
 from gpuops.plan.placement.suspended_vms import Claim, Return
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering, recipe
 from gpuops.plan.queue.place import Placements

@@ -12,7 +12,7 @@ from msgspec import field
 from gpuops.config.explanation import Explanation
 from gpuops.config.vcenter.origins import ShownTarget
 from gpuops.model.vcenter.login import LackingPrivileges, LoginTest, ObjectKind, VerbNeed, VerbPrivileges
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.nights.desktop_use_view import BrokerRecord

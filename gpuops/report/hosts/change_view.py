@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Final, Self
 
 from msgspec import UNSET, UnsetType
@@ -10,43 +10,18 @@ from msgspec import UNSET, UnsetType
 from gpuops.model.nights.history import GivenUp, Thing
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host_settings import Displacement, VsanMode
-from gpuops.plan.core.abandonment import Abandonment, Missed
+from gpuops.plan.core.abandonment import Abandonment
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import LEAVES_BY, Away, Leaving
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport, ChangeStatus, PartProgress, PlannedHost
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, PrintedDocument, Ref, SiteDocument, printed
+from gpuops.report.given_up_view import GivenUpRecord, missed_lines
 from gpuops.report.hosts.host_plan_view import changes
 from gpuops.report.layout import Shown, Text, padded
 from gpuops.report.plan_json import BeforeAfterRecord, RejectionRecord, to_json_types
 from gpuops.report.plan_text import STYLES, outcomes_counted, rejection_lines
 from gpuops.report.text import count
-
-
-def missed_lines(missed: Iterable[Missed]) -> list[Text]:
-    """Return a line for each given up host or VM that is not back, and the next step below it."""
-    lines = []
-    for missed_thing in missed:
-        record = missed_thing.given
-        lines.append(Text("given up ", "yellow").append(f"{record.thing} {record.name} {missed_thing.since}"))
-        lines.append(Text(f"         next: {missed_thing.move}", "dim"))
-    return lines
-
-
-class GivenUpRecord(DocumentRecord, frozen=True):
-    """A host or VM that a person gave up and that is not back."""
-
-    kind: Thing
-    ref: Annotated[str, "managed object id, as it was then"]
-    uuid: Annotated[str | None, "of the host's hardware, or the VM's instance uuid"]
-    name: str
-    of: Annotated[str, "the change or the night that waited for it"]
-    since: Moment
-    now: Annotated[str, "the state that it is in"]
-
-    @classmethod
-    def made_of(cls, missed: Missed) -> Self:
-        return cls.from_attributes(missed.given, kind=missed.given.thing, since=missed.given.at, now=missed.now)
 
 
 def abandonment_text(abandonment: Abandonment) -> Shown:

@@ -17,10 +17,10 @@ from gpuops.model.vcenter.host_settings import HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.scheduler.module_options import Reading, Unread, describe_clamping
 from gpuops.plan.hosts.scheduler.scheduler_state import GpuScheduler, HostScheduler, Schedulers
+from gpuops.report.device_text import GpuHealthRecord
 from gpuops.report.document import DocumentRecord, Ref, SiteDocument, VersionedSiteDocument, printed
 from gpuops.report.hosts.device_modes_view import ModeDeviceRecord, device_lines, device_records
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
-from gpuops.report.step_changes import GpuHealthRecord
 from gpuops.report.text import count, count_hosts, vcenter_heading
 
 

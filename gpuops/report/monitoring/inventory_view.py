@@ -33,8 +33,9 @@ from gpuops.model.vcenter.vm import (
     VgpuDevice,
     Vm,
 )
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.scope import cluster_name
+from gpuops.report.device_text import GpuHealthRecord, describe_device
 from gpuops.report.document import DocumentRecord, NamedRecord, Ref, SlotsRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, TextTable, Tree, table_of
 from gpuops.report.monitoring.fleet_view import (
@@ -48,7 +49,6 @@ from gpuops.report.monitoring.fleet_view import (
     holders,
     reboot_pending,
 )
-from gpuops.report.step_changes import GpuHealthRecord, describe_device
 from gpuops.report.text import count, count_hosts, optional_figure, size, vcenter_heading
 
 _NAME_OF_SERIES = re.compile(r".*\d[abcq]")

@@ -14,7 +14,7 @@ from gpuops.advise.forecast import SLOT, Basis, Error, Forecast
 from gpuops.model.nights.night_record import Role
 from gpuops.model.time_text import format_clock, format_iso_utc, format_minute, format_zoned_minute
 from gpuops.model.window import Weekday
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.placement.suspended_vms import role_of
 from gpuops.plan.rotation.nights.preview import ExpectedRun, HostProof, NightPreview, ReturnedDesktop
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, Ref, SiteDocument, printed

@@ -11,7 +11,7 @@ from msgspec import field
 
 from gpuops.model.nights.runners import Half
 from gpuops.model.time_text import format_clock, format_minute
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.steps import CreateVm
 from gpuops.plan.rotation.nights.bounds import Skip
 from gpuops.plan.rotation.prerequisites import NO_SNAPSHOTS, Setup, snapshot_problem

@@ -17,7 +17,7 @@ from gpuops.plan.rotation.night_status import RotationStatus
 from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, Ref, VcenterDocument, printed
-from gpuops.report.hosts.change_view import GivenUpRecord, missed_lines
+from gpuops.report.given_up_view import GivenUpRecord, missed_lines
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.text import count
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self
 
 from msgspec import field
 
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.moving.defrag import (
     Defragmentation,
     GpuChange,

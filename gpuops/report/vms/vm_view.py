@@ -12,8 +12,9 @@ from typing import Final
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import NEW_VM
+from gpuops.report.device_text import describe_device
 from gpuops.report.document import Document
-from gpuops.report.step_changes import describe_device, host_name
+from gpuops.report.step_changes import host_name
 
 _GPUOPS_PREFIXES: Final = ("pciPassthru", "gpuops.")
 """Prefixes of the extraConfig keys that gpuops writes. Others are left out: guestinfo.* may contain secrets."""

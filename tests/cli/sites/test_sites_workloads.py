@@ -13,7 +13,7 @@ import pytest
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.extras.lending.lease_book import LeaseBook, LendingPool, PoolServer, ServerGpu
 from gpuops.extras.lending.pool_book import PoolBooks
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from tests.bench.simulator.simulators import our_simulator
 from tests.cli.conftest import LAB_POLICY
 from tests.cli.sites.test_sites import SERVED, _secret, configured, dead, document, run, served

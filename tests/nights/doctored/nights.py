@@ -15,7 +15,8 @@ from pyVmomi import vim
 
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.record import IntentState, Kind
-from gpuops.plan.core.plan import Outcome, Rejection, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import ResumeVm
 from gpuops.plan.rotation.lease_rules import KEY
 from gpuops.sim.core.ledger import Entry

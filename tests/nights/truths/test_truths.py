@@ -12,7 +12,8 @@ import pytest
 
 from gpuops.execute.journal.record import IntentState, Kind, Record
 from gpuops.execute.runs import RunKind
-from gpuops.plan.core.plan import Outcome, Rejection, Report, Verdict
+from gpuops.plan.core.plan import Outcome, Report, Verdict
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import ResumeVm, RunInGuest
 from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.state.vm_state import Power

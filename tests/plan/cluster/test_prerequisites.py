@@ -34,7 +34,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Firmware, OtherPassthrough, Vm, VmNic
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, LatencyLevel, RdmaKind
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.hosts.pvrdma import Prerequisite
 
 HOST = Host("host-1", "esx-01")

@@ -13,7 +13,7 @@ import yaml
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.command_line import called, command, hosts_called
 from gpuops.plan.core.guest_address import unicast_address
-from gpuops.plan.core.plan import Rejection, some_names, summarize_similar
+from gpuops.plan.core.rejection import Rejection, some_names, summarize_similar
 from tests.plan.case import CASES
 
 NAMES: Final = (

@@ -17,6 +17,7 @@ from gpuops.model.guests.guest import (
     GuestReply,
     GuestSystem,
     GuestWay,
+    MustHave,
     RdmaLink,
     SmiReport,
 )
@@ -25,7 +26,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, SoftwarePackage
 from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, VgpuDevice, Vm
 from gpuops.plan.guest.guest_check import GuestQuestion, check_reachable, parse_frameworks, ssh_door
-from gpuops.plan.guest.rows import GuestNeeds, GuestRow, GuestState, MustHave, guest_rows
+from gpuops.plan.guest.rows import GuestNeeds, GuestRow, GuestState, guest_rows
 
 BEFORE = datetime(2026, 11, 2, 18, 0, tzinfo=UTC)
 AFTER = datetime(2026, 11, 2, 18, 0, 4, tzinfo=UTC)

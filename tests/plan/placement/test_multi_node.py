@@ -12,7 +12,7 @@ from gpuops.model.devices.gpu import PciAddress, VgpuMode
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.vm_demand import (
     NOTHING_KEPT,

@@ -18,8 +18,9 @@ from gpuops.model.vcenter.host import Datastore, OfferedProfile
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.model.window import Window
-from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.privileges import needed_privileges, refused_without
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import PowerOnVm, SetAttribute, SuspendVm
 from gpuops.plan.placement.seating import Room
 from gpuops.plan.rotation.ml_queue.ml_vms import waiting_vms

@@ -15,7 +15,7 @@ from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.host import OfferedProfile
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice
 from gpuops.model.window import Window
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.rotation.nights import preview
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.preview import NightPreview, preview_night, prove

@@ -23,7 +23,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.capacity.gpu_models import board_of
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.batch.batch_model import expecting_starts

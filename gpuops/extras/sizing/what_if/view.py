@@ -12,7 +12,7 @@ from typing import Annotated, Final, Self
 from gpuops.extras.sizing.what_if.demand import DemandSource, PlacedDemand
 from gpuops.extras.sizing.what_if.question import DrawnFigure, FleetOutcome, NightOutcome, WhatIfAnswer
 from gpuops.model.time_text import format_zoned_minute
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count

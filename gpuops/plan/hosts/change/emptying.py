@@ -21,7 +21,8 @@ from gpuops.model.vcenter.host_settings import Displacement
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, is_gpu, pins_of
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.plan import Plan, Rejection, Wave
+from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, RelocateVm, ShutDownGuest, Step
 from gpuops.plan.moving.movability import (
     OPT_OUT,

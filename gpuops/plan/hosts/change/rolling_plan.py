@@ -19,8 +19,9 @@ from gpuops.model.vcenter.host_settings import GraphicsSettings, HostSettings, R
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.abandonment import Missed
 from gpuops.plan.core.command_line import command, hosts_called
-from gpuops.plan.core.plan import READ_HOST, READ_VM, RECONNECT, Outcome, Plan, Rejection, Verdict
+from gpuops.plan.core.plan import Outcome, Plan, Verdict
 from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
+from gpuops.plan.core.rejection import READ_HOST, READ_VM, RECONNECT, Rejection
 from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,

@@ -19,7 +19,8 @@ from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, PassthroughState, SharedType
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,

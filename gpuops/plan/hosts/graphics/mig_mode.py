@@ -17,7 +17,8 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, command, hosts_called
-from gpuops.plan.core.plan import READ_HOST_AND_VMS, RECONNECT, Plan, Rejection, refuse
+from gpuops.plan.core.plan import Plan, refuse
+from gpuops.plan.core.rejection import READ_HOST_AND_VMS, RECONNECT, Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureMig, GpuDifference, HostStep
 from gpuops.plan.hosts.host_plan import HostPart, combine_parts, select_hosts, vms_forbidding_change

@@ -17,7 +17,8 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import GraphicsDevice, GraphicsSettings, HostSettings, SharedType, SizeMode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, Option, command, hosts_called
-from gpuops.plan.core.plan import READ_HOST_AND_VMS, RECONNECT, TEST_LOGIN, Plan, Rejection, refuse
+from gpuops.plan.core.plan import Plan, refuse
+from gpuops.plan.core.rejection import READ_HOST_AND_VMS, RECONNECT, TEST_LOGIN, Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, GpuDifference, HostStep, ModeChange
 from gpuops.plan.core.versions import version_numbers

@@ -20,7 +20,8 @@ from gpuops.model.vcenter.host_settings import HostSettings, PassthroughState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice
 from gpuops.plan.core.command_line import ClusterName, HostPattern, Names, Option, called, command
-from gpuops.plan.core.plan import READ_HOST, READ_HOST_AND_VMS, READ_VM, RECONNECT, TEST_LOGIN, Plan, Rejection, refuse
+from gpuops.plan.core.plan import Plan, refuse
+from gpuops.plan.core.rejection import READ_HOST, READ_HOST_AND_VMS, READ_VM, RECONNECT, TEST_LOGIN, Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import (
     ConfigureModes,

@@ -22,7 +22,8 @@ from gpuops.model.measurements.sharing_measurement import SchedulerBefore
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, Option, hosts_called
-from gpuops.plan.core.plan import Plan, Rejection, refuse
+from gpuops.plan.core.plan import Plan, refuse
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureModule, GpuDifference, HostStep
 from gpuops.plan.hosts.host_plan import HostPart, combine_parts, select_hosts

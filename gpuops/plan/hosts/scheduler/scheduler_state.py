@@ -18,7 +18,7 @@ from gpuops.model.devices.scheduler import BEST_EFFORT, DriverBranch, RoundRobin
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import Custody, HostSettings, SoftwarePackage
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import READ_HOST, RECONNECT, TEST_LOGIN, Rejection, some_names
+from gpuops.plan.core.rejection import READ_HOST, RECONNECT, TEST_LOGIN, Rejection, some_names
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.versions import version_numbers
 from gpuops.plan.hosts.host_plan import vms_forbidding_change

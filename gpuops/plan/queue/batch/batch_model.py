@@ -39,7 +39,7 @@ from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, VgpuDevice, Vm
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.placement.gpu_filters import holders, matches_type, refuse_vgpus
 from gpuops.plan.placement.host_filters import (
     free_cores,

@@ -23,7 +23,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import VgpuDevice
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.passthru_devices import with_passthru_numbers
-from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.core.plan import Choice
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.placement.host_filters import Headroom
 from gpuops.plan.placement.keep_free import kept_counts, reserved_left

@@ -27,7 +27,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs, pins_of
 from gpuops.model.workloads.job_rules import is_pattern
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.plan.placement.host_filters import AFFINITY_KEY
 from gpuops.plan.rotation.taken_vms import TakenVm

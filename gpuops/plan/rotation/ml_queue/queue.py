@@ -31,7 +31,8 @@ from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.core.plan import Choice
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import Room, reduced_to_host

@@ -26,7 +26,7 @@ from gpuops.model.nights.fair_share import NO_OWNER, FairShare, Team, team_of
 from gpuops.model.nights.history import PastNight
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.rotation.ml_queue.ml_vms import ASSUMED_NIGHT, WaitingVm, limit_to_counts
 from gpuops.plan.rotation.nights.bounds import Bounds

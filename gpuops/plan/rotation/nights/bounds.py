@@ -20,7 +20,7 @@ from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.time_text import format_clock, format_minute, format_minutes
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night, Weekday
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
 from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND

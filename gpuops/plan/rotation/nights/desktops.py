@@ -23,7 +23,8 @@ from gpuops.model.nights.rotation_policy import DirectPath, Policy, Pool
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.core.plan import Choice
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.placement.suspended_vms import role_of
 from gpuops.plan.rotation.taken_vms import TakenVm, is_marked, stays_running
 

@@ -20,7 +20,8 @@ from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
-from gpuops.plan.core.plan import Choice, Plan, Rejection
+from gpuops.plan.core.plan import Choice, Plan
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import OpenGate, PowerOnVm, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import Room

@@ -12,7 +12,8 @@ from typing import Final
 from gpuops.model.nights.night_record import Role, marker_value
 from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
-from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
+from gpuops.plan.core.plan import Choice, Plan, Wave, refuse
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import (
     CloseGate,
     OpenGate,

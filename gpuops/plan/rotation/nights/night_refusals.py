@@ -31,7 +31,8 @@ from gpuops.model.nights.rotation_policy import Policy
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.plan import Outcome, Rejection, Verdict, some_names
+from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.rejection import Rejection, some_names
 from gpuops.plan.core.steps import GateStep, PowerOnVm, RelocateVm
 from gpuops.plan.placement.keep_free import reserved_left, reserved_unknown
 from gpuops.plan.placement.project import project

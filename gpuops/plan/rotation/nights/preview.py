@@ -26,7 +26,8 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night
-from gpuops.plan.core.plan import Rejection, Report
+from gpuops.plan.core.plan import Report
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import Room, reduced_to_host
 from gpuops.plan.placement.suspended_vms import refuse_stranded, resume_or_power_on, return_order, suspend_or_shut_down

@@ -27,7 +27,8 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.plan import Choice, Outcome, Plan, Rejection, Verdict, Wave
+from gpuops.plan.core.plan import Choice, Outcome, Plan, Verdict, Wave
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import (
     OpenGate,
     PowerOnVm,

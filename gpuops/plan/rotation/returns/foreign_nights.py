@@ -23,7 +23,7 @@ from gpuops.model.nights.rotation_policy import LATE, Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import SetAttribute
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, first_then, power_as_before
 from gpuops.plan.rotation.witness import find_original_vm

@@ -17,7 +17,8 @@ from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.night_record import Role
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
+from gpuops.plan.core.plan import Choice, Plan, Wave, refuse
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.core.steps import SetAttribute, ShutDownGuest, SuspendVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import Room, reduced_to_host

@@ -38,7 +38,7 @@ from gpuops.model.time_text import format_minute, format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import RETURN_FLOOR, Night
-from gpuops.plan.core.plan import some_names
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, vms_of
 
 Key = TypeVar("Key", bound=tuple[str, str, str])
