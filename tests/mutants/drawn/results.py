@@ -12,7 +12,6 @@ from typing import Any, Final
 from tests.mutants.drawn.draw import AREAS
 from tests.mutants.drawn.operators import Mutation
 from tests.mutants.table import HERE
-from tests.nights.measuring.coverage import put_section
 
 RECORD: Final = HERE / "drawn.json"
 WORLDS: Final = HERE / "drawn" / "survivors.toml"
@@ -48,6 +47,8 @@ def write(judgements: Sequence[Judged], budget_s: float) -> None:
 
 def put_into_table() -> None:
     """What is recorded, in its place in RESULTS.md."""
+    from tests.nights.measuring.coverage import put_section  # the nights import the engine, which `judge` mutates first
+
     put_section("\n".join([_BEGIN, *section_of_record(), _END]))
 
 
