@@ -159,7 +159,7 @@ def test_a_first_week(typed: Typed, vcenter: dict[str, Any], mail_server: MailSe
     typed("gpuops rotate day --policy policy.yaml --yes")
     assert running - _running(typed) == set()
     subjects = [str(mail["Subject"]) for mail in mail_server.mails]
-    signs = (" test:", "rotate night", "rotate day that began")
+    signs = (" test:", "rotate night", "rotate day, begun")
     assert [sum(sign in subject for subject in subjects) for sign in signs] == [1, 1, 1], subjects
     history = json.loads(typed("gpuops history --output json").stdout)
     (night,) = history["nights"]

@@ -144,7 +144,7 @@ def request_of(options: Mapping[str, object]) -> Workload:
         missing = [f"--{place[0]}".replace("_", "-") for place, reason, _ in error.mistakes if reason == MISSING]
         if missing:
             raise UsageError(
-                f"gpuops place needs {' and '.join(missing)}, or --file", hint="gpuops place --help shows examples"
+                f"place needs {' and '.join(missing)}, or --file", hint="gpuops place --help shows examples"
             ) from error
         raise UsageError(str(error).replace("`", ""), hint="gpuops place --help shows examples") from error
 

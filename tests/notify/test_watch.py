@@ -233,7 +233,7 @@ def test_a_run_that_was_killed_is_told_of_by_the_next_one(state: Path, webhook: 
     alive.end(None)
     ((_, sent),) = webhook.calls
     document = json.loads(sent)
-    assert document["title"].startswith("gpuops prod: run died: rotate night that began at 2026-11-23 06:30")
+    assert document["title"].startswith("gpuops prod: run died: rotate night, begun at 2026-11-23 06:30")
     assert "gpuops rotate resume --yes --vcenter prod" in document["message"]
     assert flush(receivers.way) == ()
 
@@ -254,7 +254,7 @@ def test_a_return_that_was_killed_while_it_waited_for_vcenter_is_told_of(state: 
     assert len(flush(Told(state, webhook.url).way)) == 1
     ((_, sent),) = webhook.calls
     document = json.loads(sent)
-    assert document["title"].startswith("gpuops prod: run died: rotate day that began at 2026-11-23 06:30")
+    assert document["title"].startswith("gpuops prod: run died: rotate day, begun at 2026-11-23 06:30")
     assert "gpuops rotate day --yes --vcenter prod brings back the desktops that are still away" in document["message"]
 
 

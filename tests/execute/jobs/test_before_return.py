@@ -124,7 +124,6 @@ def morning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Morning
         assert not thread.is_alive()
 
 
-@pytest.mark.long
 def test_a_guest_that_hangs_keeps_neither_desktops_nor_other_jobs_waiting(morning: Morning) -> None:
     morning.begin(WITH_JOBS)
     morning.guest.hangs = {"fit-1-1"}

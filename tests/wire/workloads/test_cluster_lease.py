@@ -23,13 +23,13 @@ WRITES = "ReconfigVM_Task"
             Rule(Effect.FAULT, WRITES, times=None, fault="NoPermission"),
             Refused,
             "this login lacks the privilege",
-            "ask for it",
+            "ask for this privilege",
         ),
         (
             Rule(Effect.TASK, WRITES, times=None, fault="NoPermission"),
             Refused,
             "this login lacks the privilege",
-            "ask for it",
+            "ask for this privilege",
         ),
         (
             Rule(Effect.TASK, WRITES, times=None, fault="SystemError"),

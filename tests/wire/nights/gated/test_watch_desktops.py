@@ -155,7 +155,6 @@ def test_no_desktop_is_taken_that_a_forecast_needs(vdi: Gated) -> None:
     assert f"{running - 6} of pool office would be left running, {running - 3} are expected to be needed" in reasons
 
 
-@pytest.mark.long
 def test_desktops_come_back_before_those_who_will_need_them(vdi: Gated) -> None:
     """In both weeks all desktops came into use two hours after this time, for a day: they are resumed an hour before
     that, though none of them is in use yet.
