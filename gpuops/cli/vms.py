@@ -74,9 +74,11 @@ def defrag(
         bool, typer.Option("--dry-run", help="Print the moves and what they free; move nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are moved.")] = False,
-    policy: Annotated[
+    moves_policy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Make the moves that `defrag` of this rotation policy allows now."),
+        typer.Option(
+            "--policy", metavar="FILE", help="Make the moves that `defrag` of this rotation policy allows now."
+        ),
     ] = None,
     inventory_file: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Use a saved inventory, without a vCenter.")
@@ -103,7 +105,7 @@ def defrag(
         other = "--profile" if request.profile is not None else "--budget"
         raise UsageError(f"{other} and --whole-gpus exclude each other", hint="run the command once with each")
 
-    if policy is not None and (whole_gpus or inventory_file is not None or request != Defrag()):
+    if moves_policy is not None and (whole_gpus or inventory_file is not None or request != Defrag()):
         raise UsageError(
             "--policy excludes the options that choose moves, and --inventory", hint="use --policy without them"
         )
@@ -113,8 +115,8 @@ def defrag(
     from gpuops.console.running import carry_out, policy_of_run
     from gpuops.report.vms.defrag_view import DefragDocument, defrag_text
 
-    if policy is not None:
-        rules = policy_of_run(policy, "defrag", common, looks_only=dry_run)
+    if moves_policy is not None:
+        rules = policy_of_run(moves_policy, "defrag", common, looks_only=dry_run)
         run_by_policy = partial(api.defrag_by_policy, rules)
         run_options = RunOptions(yes=yes, dry_run=dry_run)
         carry_out(run_by_policy, "defrag-execute", common, run_options, require_verified=True)

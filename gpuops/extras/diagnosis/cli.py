@@ -56,8 +56,8 @@ def diagnose_selected(
 
     \b
     Example:
-      gpuops observe --once --vcenter sim:lab
-      gpuops diagnose --vm 'vdi-*' --vcenter sim:lab
+      gpuops observe --once --vcenter prod
+      gpuops diagnose --vm 'vdi-*' --vcenter prod
     """
     from gpuops.config.date_text import parse_since
     from gpuops.config.requests_file import share_of

@@ -64,7 +64,7 @@ def test_a_licence_that_is_missing_is_certain_and_what_nobody_measured_cannot_be
     assert "99%  vGPU without licence" in text and "by rules and by a model of" in text
     assert "cannot be judged here: PCIe link below its width" not in text, "they are named together, by what is needed"
     assert (
-        "ECC errors of the GPU, PCIe link below its width, GPU slowed by heat or power: needs nvidia-smi on the" in text
+        "ECC errors of the GPU, PCIe link below its width, GPU slowed by heat or power (needs nvidia-smi on the" in text
     )
     assert "confirm or correct the diagnosis by its id" in text
 
